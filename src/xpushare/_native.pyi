@@ -442,7 +442,7 @@ class PeerTable:
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
     def ended(self, fields: Fields, /) -> int | None:
         """Return None while the handle's entry is live, otherwise the reason why the export ended. An honest peer's
-        reason is a REASON_… constant. Raises ValueError if no table can have the handle's entry.
+        reason is a REASON_… constant. Raises ValueError if no table has an entry with that number.
         """
 
     def stands(self, fields: Fields, /) -> bool:
@@ -601,7 +601,8 @@ class OwnTable:
     def export(
         self, seal: Seal, exports: Sequence[Exported], opens: int | None, deadline: int, /
     ) -> list[Handle] | None:
-        """Publish new exports, each with a handle of its own: all of them, or none. Returns None if the table is full.
+        """Publish new exports, and return a handle for each of them. If the table has not enough room for all of them,
+        publish none and return None.
 
         `opens` is how often each export can be opened. `deadline` is a time of the monotonic clock, or 0 for none.
         """
@@ -610,8 +611,8 @@ class OwnTable:
     def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported: ...
     @overload
     def of_range(self, range: RangeBase, template: None, read_only: bool, implicit: bool, /) -> Exported | None:
-        """Make the export of a range of an allocation. By default, the template is the allocation's own. Returns None
-        if the allocation has no template, or if this process may not export the memory.
+        """Make an export of a range of an allocation. If `template` is None, the allocation's own template is used.
+        Returns None if the allocation has no template, or if this process may not export the memory.
         """
 
     def find(self, fields: Fields, /) -> Exported | None:
@@ -646,8 +647,8 @@ class OwnTable:
         """Return 1, 2, 3, and so on. No two threads get the same number."""
 
     def object_named(self, name: Hashable, /) -> int:
-        """Return the number of another library's object. The name keeps its number until 4,096 other names have been
-        asked for.
+        """Return the serial number for `name`, which identifies an object of another library. The name keeps its number
+        until 4,096 other names have been requested.
         """
 
 @final
@@ -786,7 +787,7 @@ class RangeBase:
         self, *, allocation: Any = ..., offset: int = ..., nbytes: int = ..., device: Any = ..., context: Any = ...,
         read_only: bool = ..., handle: Any = ..., lease: Any = ...,
     ) -> Self:  # fmt: skip
-        """Return a range that differs from this one in these fields."""
+        """Return a copy of this range with the given fields replaced."""
 
     @classmethod
     def opened(cls, handle: Handle, allocation: Any, device: Any, context: Any, lease: Any, /) -> Self | None:
@@ -934,8 +935,8 @@ class Leaves:
     def next(
         self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
     ) -> int | None:
-        """Place the arrays that lie in allocations that are known here or to the kind's recogniser. Returns the index
-        of the next array that lies in no known allocation, or None if there is none.
+        """Assign arrays to the allocations in which they lie, if these are known here or to the kind's recogniser.
+        Returns the index of the next array that lies in no known allocation, or None if there is none.
 
         With `maps`, the recogniser also makes the allocations of new memory, as `Recogniser.find` does, except at
         addresses that one of the maps has.
@@ -962,8 +963,8 @@ class Leaves:
         self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
         kind: int, /
     ) -> None:  # fmt: skip
-        """Place an array that covers that range of an allocation. `first` is the offset of its first element in the
-        range, in bytes.
+        """Assign the array with that index to a range of an allocation. `first` is the offset of its first element in
+        the range, in bytes.
         """
 
     def groups(self, events: dict[int, int] = {}, event: int = -1, whole: bool = False, /) -> list[Any]:
@@ -1059,7 +1060,7 @@ class BufferBase(ObjectBase):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def pin(buffer: BufferBase, needed: object, /) -> None:
-    """Keep a reference alive for the consumer of an array interface, as long as the object lives."""
+    """Keep `needed` alive as long as the buffer object lives, for a consumer of the object's array interface."""
 
 class ArrayState(BufferBase):
     """The base of `objects.array.SharedArray`."""
@@ -1296,22 +1297,26 @@ class Slot:
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Mark as lost (cause 2 or 3 of the protocol) all outstanding points that this process had to complete."""
+        """Mark all outstanding points (numbers of signals) that this process had to complete as lost. The cause is 2 or
+        3, as docs/events-protocol.md defines them.
+        """
 
     def lose(self, point: int, cause: int) -> bool:
-        """Mark a point of this process, which no device will store, and all points behind it as lost. Returns False
-        while an earlier point is outstanding.
+        """Mark a point (the number of a signal) of this process as lost, and all points behind it. No device may store
+        the point any more. Returns False while an earlier point is outstanding.
         """
 
     def owes(self) -> bool:
-        """Return whether an outstanding point is one that this process has to complete."""
+        """Return whether this process has to complete any outstanding point, which is a signal that was submitted."""
 
     def owes_next(self) -> bool:
-        """Return whether this process has to complete the lowest outstanding point."""
+        """Return whether this process has to complete the lowest outstanding point, which is the oldest submitted
+        signal.
+        """
 
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
-        """Wait until `point` is done or lost. Returns DONE or LOST, or PENDING after the time-out. Deaths are noticed,
-        even for future points.
+        """Wait until the signal with the number `point` is done or lost. Returns DONE or LOST, or PENDING after the
+        time-out. Deaths of other processes are noticed, even if the signal has not been submitted yet.
         """
 
     def pickled(self, until: int) -> None:
@@ -1323,7 +1328,7 @@ class Slot:
         """Record that a pickle was opened. Call this after making the opener's own Slot that may signal."""
 
     def blame(self) -> tuple[int, int]:
-        """Return the cause and the pid of the last loss, or (0, 0)."""
+        """Return the cause of the last loss and the pid of the process that caused it, or (0, 0)."""
 
     def attached(self) -> list[int]:
         """Return the indices of the attached members, including dead ones."""
@@ -1359,7 +1364,7 @@ class Slot:
 
     def detach(self) -> None:
         """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped.
-        Points that this process owes stay outstanding. Idempotent.
+        Points that this process has to complete stay outstanding. Idempotent.
         """
 
 # --- scopes -----------------------------------------------------------------------------------------------------------
@@ -1488,7 +1493,7 @@ class StreamQueue:
         adopted: bool = False,
     ) -> None: ...
     def check(self) -> int:
-        """Return CAPTURED while the adopted queue is being captured."""
+        """Return CAPTURED while the adopted queue is being captured, otherwise 0 or the driver's error."""
 
     def idle(self, function: int, unfinished: int, handle: int, scopes: Scopes, /) -> bool | None:
         """Return whether the queue holds nothing and has no work. `int function(uint64 handle)` returns 0 if there is
@@ -1507,25 +1512,26 @@ class StreamQueue:
         """
 
     def lost(self, slot: Slot) -> None:
-        """Record a wait for a point that was lost before. Signals are lost from now until `told` is called, with the
-        cause of that slot's newest loss. An adopted queue ignores this, since users of the other library cannot ask for
-        losses.
+        """Record a wait for a signal that was lost before. Signals of this queue are lost from now until `told` is
+        called, with the cause of that slot's newest loss. An adopted queue ignores this, since users of the other
+        library cannot ask for losses.
         """
 
     def told(self, place: int) -> None:
         """Record that all lost waits up to `place` in the queue have been reported to the user."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
-        """Do `check` and `Slot.submit` for this queue's number as a device. Then queue the `store` of the point, or a
-        `host` function that completes it if a late store could do harm. Returns the point, `after` and the code.
+        """Signal the slot's event from this queue. Calls `check`, and `Slot.submit` with this queue's number. Then
+        queues the `store` of the point, or a `host` function that completes the point if a late store could do harm.
+        Returns the point (the number of the signal), `after` and the code.
 
-        A point of 0 means that the check refused, and nothing was submitted. If `after` is not 0, that point has to
-        come first: wait for it, then call `finish`. A queue that holds work does that by itself, and `after` is 0.
-        Raises ValueError as `Slot.submit` does.
+        A point of 0 means that the check failed, and nothing was submitted. If `after` is not 0, that point has to come
+        first: wait for it, then call `finish`. A queue that holds work does that by itself, and `after` is 0. Raises
+        ValueError as `Slot.submit` does.
         """
 
     def finish(self, slot: Slot, point: int) -> int:
-        """Queue the `host` function that completes a point with `after`. It keeps the slot's memory until then."""
+        """Queue the `host` function that completes a point with `after`. The slot's memory stays mapped until then."""
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         """Queue other work as calls of driver functions. Each call is `(address of the function, argument, ...)`. They
@@ -1557,8 +1563,9 @@ class StreamQueue:
         """The place of the newest operation in the queue."""
 
     def unsure(self, more: bool) -> None:
-        """Record that later work waits for something that is not a point and may never happen. Until the same call with
-        False, this queue counts in the `budget`, and its signals are not certain.
+        """Record that later work waits for something other than the signals that this module manages, and which may
+        never happen. Until the same call with False, this queue counts in the `budget`, and its signals are not
+        certain.
         """
 
     @property
@@ -1580,8 +1587,8 @@ class StreamQueue:
         """
 
     def late(self, slot: Slot) -> bool:
-        """Return whether points of this queue were lost whose stores the driver still has. Until `landed`, or until the
-        slot is detached, the warden repairs the value after these stores.
+        """Return whether the driver may still store points of this queue that were lost. Until `landed` is called or
+        the slot is detached, the warden (the native background thread) corrects the event's value after such a store.
         """
 
     def landed(self, slot: Slot) -> bool: ...
@@ -1592,13 +1599,13 @@ def library_loads() -> int:
     """Return how many libraries this process has loaded so far."""
 
 def relay(calls: Sequence[tuple[int, ...]]) -> None:
-    """Have a relay thread make these calls, as `StreamQueue.submit` does. They release objects, which may block.
-    Failures are ignored.
+    """Have a relay thread make these driver calls, which have the form of `StreamQueue.submit`. Used for calls that
+    release objects, since they may block. Failures are ignored.
     """
 
 def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads. Held operations stay held until a thread starts again. Returns False if a driver still
-    blocks a thread at the time-out; that thread does nothing more once the driver returns. Call this at exit, before
+    blocks a thread at the time-out. That thread does nothing more once the driver returns. Call this at exit, before
     memory that held calls use is freed. Does nothing in a sub-interpreter.
     """
 
@@ -1608,7 +1615,8 @@ def close_relay(timeout: float | None = 1.0) -> bool:
 # to sleep. A forked child has none until it starts its own: mutexes are held across the fork, and the child's copies of
 # the listening socket, the epoll and the notification fd are closed.
 def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
-    """Listen on the abstract socket of docs/layout.md for this process's table, and on `file` if possible.
+    """Serve this process's table to importers. Listens on the abstract socket that docs/layout.md describes and, if
+    possible, on a socket at the path `file`.
 
     A process serves one table at a time. Serving the same table again changes nothing.
     """
@@ -1762,7 +1770,9 @@ def channel_nbytes(geometry: tuple[int, ...], /) -> int:
     """
 
 def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None:
-    """Begin a channel in new control words."""
+    """Initialise new control words for a channel with this geometry. `text` is stored beside it (see
+    `channel_geometry`).
+    """
 
 def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
     """Return the geometry and the text of a channel that another process began. Raises ValueError if its control words
@@ -1859,7 +1869,9 @@ class HeldBase:
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return a view of the end's array, or the result of `_converted(dtype, copy)` of the subclass."""
+        """Return a view of the NumPy array over the slot. If the slot is no longer held, if there is no such array, or
+        if a conversion or copy is requested, return the result of the subclass's `_converted(dtype, copy)`.
+        """
 
 def held_end(held: HeldBase, /) -> Any: ...
 def held_slot(held: HeldBase, /) -> int: ...
@@ -1887,8 +1899,8 @@ def frame_meta(frame: FrameBase, /) -> bytes | None: ...
 def frame_text(frame: FrameBase, /) -> bytes | None: ...
 def frame_nbytes(frame: FrameBase, /) -> int: ...
 def frame_point(frame: FrameBase, /) -> int:
-    """Return the number of the signal, of the writer's event, at which the content of the frame is complete. Return 0
-    if it is complete already.
+    """Return the number of the signal of the writer's event that completes the content of the frame. Return 0 if the
+    content is complete already.
     """
 
 def frame_point_by(frame: FrameBase, /) -> int:

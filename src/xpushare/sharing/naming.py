@@ -79,7 +79,7 @@ NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @final
 class _Call:
-    """The identity of a call of `publish` or `unpublish`. When the call is over, no reference to this object is left."""
+    """The identity of a `publish` or `unpublish` call. When the call is over, no reference to this object is left."""
 
     __slots__ = ("__weakref__",)
 

@@ -46,8 +46,9 @@ _AT_ONCE: Final = CONSTANTS["FDS_AT_ONCE"]
 
 
 def _connect(fields: Fields) -> socket.socket:
-    """Connect to the exporter's socket in the runtime folder, which only its user can reach, else to its abstract
-    socket, which needs no common folder but is open to everybody in its network namespace.
+    """Connect to the exporter's socket in the runtime folder, which only its user can reach. If there is no such
+    socket, connect to its abstract socket, which needs no common folder but is open to everybody in its network
+    namespace.
     """
     gone = exporter_gone(fields.pid, "nobody listens at its socket")
     with door.path(fields.cookie) as path:
