@@ -271,8 +271,8 @@ class Mapping:
     def fetched(
         cls, pidfd: int, fd: int, inode: int, nbytes: int, writable: bool, address: int, generation: int, /
     ) -> Mapping:
-        """Do `pidfd_getfd` and `imported` in one call. Raises OSError(ESTALE) unless the word at `address` is
-        `generation` afterwards.
+        """Fetch a peer's memfd by pidfd_getfd(2), and map it as `imported` does, in one call. Raises OSError(ESTALE)
+        unless the word at `address` equals `generation` afterwards.
         """
 
     def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
@@ -315,11 +315,11 @@ class Reservation:
     def nbytes(self) -> int: ...
     def map(self, at: int, fd: int, offset: int, nbytes: int, access: int, /) -> None:
         """Map an fd at base + `at` (MAP_FIXED, MAP_SHARED). `access` is 0 for none, 1 to read, 2 to read and write.
-        Raises ValueError for addresses outside.
+        Raises ValueError for addresses outside the reservation.
         """
 
     def unmap(self, at: int, nbytes: int, /) -> None:
-        """Turn the piece into a plain reservation again, by one mmap (PROT_NONE, MAP_FIXED)."""
+        """Unmap the fd from base + `at`, but keep the addresses reserved, by one mmap (PROT_NONE, MAP_FIXED)."""
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
@@ -735,7 +735,7 @@ class AllocationBase(Resource):
         """
 
 class PagesBase(Resource):
-    """Physical memory."""
+    """The base of objects that own physical memory."""
 
     def __new__(cls, device: Any, driver: Any, end: End, nbytes: int, ipc_enabled: bool, imported: bool, /) -> Self: ...
     nbytes: int  # read-only, as the next two
@@ -1414,19 +1414,24 @@ class QueueCalls:
     """The calls that native code makes to a vendor's driver, for all queues of the vendor. Every function returns an
     int, 0 for success.
 
-    A step is `(address of the function, (argument, ...))`, with at most 10 arguments, which are integers or pointers.
-    An argument is a number or a name: "queue" is the handle, "address" that of the event's word on the device, "point"
-    the point and "point_low" its lower 32 bits. "function" and "data" are the host function and its argument. "out" is
-    the address of a 64-bit temporary, "made" the value that an earlier step has put there, and "status_out" the address
-    of an int. `("int_at", number)` is the address of an int with that number, at most one in a step.
+    A step is `(address of the function, (argument, ...))`, with at most 10 arguments. An argument is a number or one of
+    these names:
+
+    - "queue": the handle of the queue
+    - "address": the address of the event's word on the device
+    - "point" and "point_low": the number of the signal, and its lower 32 bits
+    - "function" and "data": the host function and its argument
+    - "out" and "made": the address of a 64-bit temporary, and the value that an earlier step has put there
+    - "status_out": the address of an int
+    - `("int_at", number)`: the address of an int with that number, at most one in a step
 
     A recipe is a step, or a tuple of at most 4 steps. After a step that fails, the rest is skipped, except for steps
     that end with True, which clean up the temporary if there is one. The code of a recipe is that of its first failure.
 
     `host` makes the queue call "function", as `void f(void *data)`. If `host_data` is 2, the call is `void f(event, int
     status, void *data)`, and a negative status loses the point. `store` writes "point" to "address". `wait` waits until
-    the word there is at least "point". A driver without these two completes points by host functions, and its queues
-    hold waits. `captured` returns whether an adopted queue is being captured.
+    the word at "address" is at least "point". A driver without these two completes points by host functions, and its
+    queues hold waits. `captured` returns whether an adopted queue is being captured.
 
     `relay` prepares a relay thread each time before the thread makes calls of a queue. The settings that it makes stay
     in effect.
@@ -1434,9 +1439,10 @@ class QueueCalls:
     `budget` is how many queues of ordering "shared" may wait in the device at a time for points that may never come. It
     counts all queues with these calls.
 
-    `copy` and `fills` are one step each, for commands that need no Python (`StreamQueue.own`). Their arguments are
-    "to", "from" and "nbytes". The fills, for patterns of 1, 2 and 4 bytes, write "times" patterns to "to": "value", or
-    the byte at "value_at", which stays valid. `works` is true if there are a copy and a fill of bytes.
+    `copy` and each of `fills` is one step, for commands that need no Python (`StreamQueue.own`). The arguments of
+    `copy` are "to", "from" and "nbytes". The fills are for patterns of 1, 2 and 4 bytes. A fill writes "times" patterns
+    to "to". The pattern is "value", or the byte at the address "value_at", which stays valid. `works` is true if there
+    are a copy and a fill of bytes.
 
     `wait_bits` of 32 means that the device compares only the lower half of the word, so the queue holds waits that this
     cannot decide. `store_bits` of 32 means that the device stores only the lower half, so host functions store the
@@ -1834,7 +1840,7 @@ class ChannelEnd:
         """
 
     def receive(self, timeout: float | None, /) -> Any:
-        """Return the next frame."""
+        """Wait at most `timeout` seconds for the next frame, and return it. None waits forever."""
 
     def peek(self) -> int:
         """Return the outcome that `receive` would have now, without waiting or taking the frame. After this, the next

@@ -125,9 +125,7 @@ def encode_text(raw: bytes) -> str:
 
 
 def decode_text(text: str) -> bytes:
-    """Return the bytes that `text` stands for. Accepts only the spelling of `encode_text`, with white space
-    around it.
-    """
+    """Return the bytes that `text` stands for. Accepts only output of `encode_text`, with white space around it."""
     text = text.strip()  # a line of a file or of another program's output
     if text.startswith("<") and text.endswith(">"):
         raise InvalidHandleError("this is the repr of a handle: send bytes(handle) or str(handle)")

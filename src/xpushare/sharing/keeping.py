@@ -332,7 +332,7 @@ class Connection:
 
     def send_replace(self, name: str) -> None:
         """Ask the keeper to hand all its memory over to the process that listens under that name, and to end. The
-        keeper answers once it has handed everything over; see `replaced`.
+        keeper answers once it has handed everything over. `replaced` receives the answer.
         """
         _send(self._socket, REPLACE, name.encode())
 

@@ -336,7 +336,9 @@ def _process(holder: int) -> str:
 
 
 def _holder_at(path: Path) -> int | None:
-    """Return the living process that has published the file, as `holder_of` does."""
+    """Return the pid of the living process that has published the file, or None. The result is 0 if the pid is not
+    visible here.
+    """
     fd = open_file(path)
     return None if fd is None else holder_of(fd)
 

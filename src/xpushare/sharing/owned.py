@@ -76,7 +76,7 @@ class Owned:
 
     @classmethod
     def of(cls, what: Import) -> Owned:
-        """Duplicate the descriptors of an import."""
+        """Return an `Owned` with duplicates of the descriptors of an import."""
         expect_lasting(what.form, len(what.fds))
         fds: list[OwnedFd] = []
         try:

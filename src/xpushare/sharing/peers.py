@@ -403,14 +403,14 @@ class Peers:
             return found
 
     def _forget_turns(self) -> None:
-        """Remove the turns that no thread uses any more. The caller holds the lock."""
+        """Remove the turns (locks, see `Turn`) that no thread uses any more. The caller holds the lock of the peers."""
         self._turns = {key: turn for key, turn in self._turns.copy().items() if turn() is not None}
 
     def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
 
     def _turn_together(self, keys: Iterable[Hashable]) -> Turn:
-        """Make one turn for all keys that have no turn yet."""
+        """Make one turn (a lock, see `Turn`) for all keys that have no turn yet."""
         with self._lock:
             self._forget_turns()
             others = self._turns_together()
@@ -662,8 +662,9 @@ class Peers:
 
     @staticmethod
     def count(peer: Peer, fields: Fields, own: bool = False) -> None:
-        """Count the open of a pickle. With `own`, tell the exporter that this process may export the memory itself from
-        now on. Raises `HandleExpiredError` if the pickle's object has died and another process opened it first.
+        """Record that a pickle was opened. With `own`, also record at the exporter that this process may export the
+        memory itself from now on. Raises `HandleExpiredError` if the pickle's object has died and another process
+        opened it first.
         """
         if fields.flags & PICKLED and not peer.domain.take_open(fields.entry) and peer.ends(fields.entry):
             raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_PICKLE]}")

@@ -558,7 +558,7 @@ class Table:
     def users(self, wanted: Callable[[Any], bool]) -> list[int | None]:
         """Return the pids of the processes that still have exported memory open. A pid of 0 stands for a process that
         is not visible here. None stands for an unknown process to which an owner of the memory may have passed it.
-        `wanted` tells whether the memory of an export's source counts.
+        `wanted` is called with the source of each export, and returns whether that export counts.
         """
         self.sweep(everything=True)
         pids = {index: pid for index, pid, _since, alive in self.domain.members() if alive}
