@@ -644,7 +644,7 @@ class OwnTable:
         """How many exports are live."""
 
     def new_object(self) -> int:
-        """Return 1, 2, 3, and so on. No two threads get the same number."""
+        """Return a new serial number. The numbers count up from 1, and no two threads get the same number."""
 
     def object_named(self, name: Hashable, /) -> int:
         """Return the serial number for `name`, which identifies an object of another library. The name keeps its number
@@ -757,7 +757,7 @@ class AddressMap:
 
     def __init__(self) -> None: ...
     def add(self, made: object, /) -> None:
-        """Add an `AllocationBase`. Other objects have no address."""
+        """Add an `AllocationBase`. An object of any other type is ignored, since it has no address."""
 
     def find(self, address: int, /) -> Any | None:
         """Return the live allocation that contains `address`. If several allocations begin at one address, return the
@@ -1859,7 +1859,9 @@ class ChannelEnd:
         """Return the time at which a member joined, or 0 if there is no such member."""
 
     def unread(self) -> int:
-        """Return the number of frames that this reader has missed or not received, for a channel that has moved."""
+        """Return how many frames of a channel this reader has missed or not received. Used when a new channel of the
+        same name replaces the channel (see `channel_move`).
+        """
 
     def leave(self) -> None: ...
 

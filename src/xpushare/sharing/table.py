@@ -56,7 +56,7 @@ def deadline_in(nanoseconds: int) -> int:
 
 
 class _Waiting(NamedTuple):
-    """The limits on pickles that wait for their first open."""
+    """An upper estimate of the size and the number of a device's pickles that wait for their first open."""
 
     nbytes: int
     number: int
