@@ -1167,8 +1167,8 @@ class Domain:
         """
 
     def reap(self) -> int:
-        """Clean up after dead members: for each, advance by one step of 4,096 slots and entries. Returns how many
-        clean-ups this has completed.
+        """Clean up after dead members. Each call does one step of 4,096 slots and entries for each of them. Returns how
+        many clean-ups this has completed.
         """
 
     # the processes that hold an entry of the owner's table
@@ -1577,7 +1577,8 @@ class StreamQueue:
     @property
     def handed(self) -> int:
         """The place of the last operation that the driver has received, or that was dropped after a failure
-        (`failure`). A mark has no meaning until the driver has received it.
+        (`failure`). A mark, by which `submit` shows that earlier work has finished, has no meaning until the driver has
+        received it.
         """
 
     @property
