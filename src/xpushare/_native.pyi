@@ -1,8 +1,9 @@
-"""The compiled part: atomics, futexes, mappings, buffers, DLPack capsules, shared event slots and the warden thread.
+"""The C extension module: atomics, futexes, mappings, buffers, DLPack capsules, shared event slots and the warden, a
+background thread.
 
-Mechanism only: no policy, no vendor code. Offsets are those of docs/layout.md, the event protocol is
-docs/events-protocol.md. Failing system calls raise `OSError` with errno and the call's name. Nothing here takes or
-holds the GIL while it blocks.
+The module contains no policy and no vendor code. docs/layout.md defines all offsets, and docs/events-protocol.md the
+event protocol. A failing system call raises `OSError` with its errno and the name of the call. No function holds the
+GIL while it blocks.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -23,18 +24,20 @@ CONSTANTS: Final[dict[str, int]]
 MAGICS: Final[dict[str, bytes]]
 
 def register(**classes: type) -> None:
-    """Register the classes of which native code makes objects, each a subclass of its native base: `Allocation`,
-    `ArrayHandle`, `Handle`, `Range` and `SharedArray`. Each name can be registered once. Native code calls no
-    constructor.
+    """Register the Python classes that native code instantiates: `Allocation`, `ArrayHandle`, `Handle`, `Range` and
+    `SharedArray`. Each must be a subclass of its native base, and can be registered once. Native code does not call
+    their constructors.
     """
 
 # --- processes --------------------------------------------------------------------------------------------------------
 def forks() -> int:
-    """Return how many forks led to this process (pthread_atfork). The number differs between a parent and its child."""
+    """Return the fork count of this process, which pthread_atfork maintains. A forked child's count is one higher than
+    its parent's.
+    """
 
 def left() -> bool:
-    """Return whether this process is exiting and has left its peers. From then on, native code releases nothing, and
-    the kernel cleans up.
+    """Return whether this process is exiting and has disconnected from its peers. From then on, native code releases no
+    resources, and leaves the cleanup to the kernel.
     """
 
 def set_left(left: bool, /) -> None: ...
@@ -62,8 +65,8 @@ class OwnedFd:
 
     @classmethod
     def bell(cls) -> OwnedFd:
-        """Make a bell: an eventfd with which the members of a commons (an exporter's shared memory) wake each other's
-        wardens, their native background threads.
+        """Make an eventfd (the bell) for a commons, the memory that an exporter shares with its importers. Through the
+        eventfd, these processes wake each other's native background threads (wardens).
         """
 
     @classmethod
@@ -84,19 +87,21 @@ class OwnedFd:
         """Transfer the descriptor to the caller."""
 
     def close(self) -> None:
-        """Close the descriptor. If a peer sent a descriptor of a commons (an exporter's shared memory) in which this
-        process is a member, the process's lock on the commons survives.
+        """Close the descriptor. A plain close(2) of a descriptor of a commons (an exporter's shared memory) would drop
+        this process's POSIX lock on it. This method keeps the lock.
         """
 
 def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
-    """Meet the exporter of a handle by pidfd_getfd. Returns its mapped table, the membership in its commons, the
-    table's fd and the exporter's pidfd. Returns None, and leaves nothing behind, if any step fails or any value is
-    wrong. The caller then takes the steps one by one to find the reason.
+    """Attach to the exporter of a handle by pidfd_getfd(2). Returns the mapped table of its exports, the membership in
+    its commons (the memory that it shares with its importers), the table's fd and the exporter's pidfd.
+
+    Returns None, and leaves nothing open, if any step fails or any value is wrong. The caller then takes the steps one
+    by one to find the reason.
     """
 
 def close_received(fd: int) -> None:
-    """Close a descriptor that a peer sent. If it is a commons (an exporter's shared memory) in which this process is a
-    member, the process's lock on the commons survives.
+    """Close a descriptor that a peer sent. A plain close(2) of a descriptor of a commons (an exporter's shared memory)
+    would drop this process's POSIX lock on it. This function keeps the lock.
     """
 
 def dead(pidfds: Sequence[int]) -> list[int]:
@@ -106,8 +111,8 @@ def lock(fd: int, at: int) -> bool:
     """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it."""
 
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
-    """Return the numbers of the descriptors in `folder`, a /proc/PID/fd, whose links begin with one of the two texts.
-    Raises OSError.
+    """Return the numbers of the descriptors in `folder` (a /proc/PID/fd) whose link targets begin with `first` or
+    `second`. Raises OSError.
     """
 
 def exchange(one: str | PathLike[str], other: str | PathLike[str], /) -> bool:
@@ -145,28 +150,31 @@ def mapped(address: int, nbytes: int) -> str:
     """Return how this process can access all of these bytes: "rw", "r", or "" if some of them are not mapped."""
 
 def ask(function: int, attribute: int, address: int, /) -> int | None:
-    """Return the result of `int function(void *value, int attribute, uint64 address)`, zero-extended, or None if the
-    function fails.
+    """Call a driver's `int function(void *value, int attribute, uint64 address)`. Return the value that it wrote,
+    zero-extended, or None if the call fails.
     """
 
 def ask_all(function: int, attributes: tuple[int, ...], address: int, /) -> tuple[int, ...] | int:
-    """Return the values of several attributes by `int function(unsigned count, int *attributes, void **values, uint64
-    address)`, or its code if it fails.
+    """Call a driver's `int function(unsigned count, int *attributes, void **values, uint64 address)`. Return the values
+    that it wrote for the attributes, or its error code if the call fails.
     """
 
 def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int:
-    """Call `int function(handle *made, uint64 address)` with each address, until one call fails. Writes the 64 bytes of
-    each handle to `into`. Returns the failing code, or 0.
+    """Call a driver's `int function(handle *made, uint64 address)` for each address, until a call fails. Write the 64
+    bytes of each handle to `into`. Return the error code of the failed call, or 0.
     """
 
 def query(function: int, handle: int, /) -> int:
-    """Call a driver's function that returns the state of `handle`. Returns the code of the driver."""
+    """Call a driver's function that returns the state of `handle`. Return the driver's code."""
 
 @final
 class Importer:
-    """Maps memory of other processes by a driver's handle of 64 bytes. In a payload, the handle follows `head` and 8
-    bytes for the size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
-    address)` undoes that, and `int ask(void *value, int attribute, uint64 address)` says how many bytes were mapped.
+    """Maps memory of other processes for which a driver has made a 64-byte handle. The payload of such an export is
+    `head`, then 8 bytes for the size, then the handle.
+
+    `open`, `close` and `ask` are the addresses of driver functions. `int open(uint64 *address, handle, unsigned flags)`
+    takes the handle by value and maps the memory. `int close(uint64 address)` unmaps the memory. `int ask(void *value,
+    int attribute, uint64 address)` returns how many bytes were mapped.
     """
 
     def __init__(
@@ -184,29 +192,39 @@ class Importer:
     def open(
         self, device: Any, release: Callable[[Any], object], fields: Fields, peer: PeerTable, /
     ) -> tuple[Any, Lease] | None:
-        """Check a handle's entry, hold it, and map its memory within a scope. Return its `Allocation`, whose end calls
-        `release(made)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
+        """Map the memory of a handle, with the driver calls of `scopes` around it. Return its `Allocation`, and a lease
+        that keeps the exporter from reusing the memory.
 
-        Returns None, and leaves nothing behind, if that cannot be done in one call. The caller then takes the generic
+        The allocation owns `made`, the result of `make(address, nbytes, unmap, address)`. When the allocation dies, it
+        calls `release(made)`.
+
+        Return None, and leave nothing mapped, if this cannot be done in one call. The caller then takes the generic
         path, which finds the reason.
         """
 
     def open_all(self, payloads: list[bytes], sizes: list[int], into: memoryview, /) -> int | None:
-        """Map the memory of each payload, in the caller's scope, until one fails. Returns the driver's code, or 0.
-        If a payload is of another kind, or its size differs from `sizes`, nothing is mapped, and the result is None.
-        `into` has two numbers of 64 bits for each payload, which are written even if an interrupt is raised: the
-        address (untouched if it was not mapped), and the bytes that were mapped (the greatest uint64 if `ask` fails).
+        """Map the memory of each payload, until the driver refuses one. Return the driver's error code, or 0. The
+        caller makes the driver calls of `scopes` around this call.
+
+        If a payload has another format, or its size differs from the one in `sizes`, nothing is mapped, and the result
+        is None.
+
+        `into` has two 64-bit numbers for each payload: the address and the number of mapped bytes (2**64 - 1 if `ask`
+        fails). They stay unchanged for a payload that was not mapped. They are written even if an interrupt is raised.
         """
 
 @final
 class Recogniser:
-    """Finds allocations of other libraries and requests their handles, by `ask_all` and `name_handles` with the
-    functions `ask`, `ask_all` and `name`. It caches 8,192 allocations, and then only asks for their numbers.
+    """Finds allocations that other libraries have made, and requests the driver's handles for them.
 
-    The first four of `attributes` are an allocation's number, which no other allocation ever gets, its start, its size
-    and its device's ordinal. The rest must have the values `wanted`. The payload of an export is `payload`, with the
+    `ask`, `ask_all` and `name` are the addresses of the driver functions that the module's functions `ask`, `ask_all`
+    and `name_handles` call. Up to 8,192 allocations are cached. For a cached allocation, only its number is requested,
+    to check that the allocation still exists.
+
+    The first four of `attributes` are an allocation's number, its start, its size and its device's ordinal. A number is
+    never reused. The other attributes must have the values `wanted`. The payload of an export is `payload`, with the
     size at `size_at` and the 64-byte handle at the end. `make(place, start, nbytes, number, payload)` makes the
-    adapter's `DriverMemory`. `Leaves.next` uses the cache.
+    adapter's `DriverMemory`.
     """
 
     def __init__(
@@ -228,12 +246,12 @@ class Recogniser:
         self, device: Any, info: Any, address: int, nbytes: int, known: bool, add: Callable[[Any, Any], Any],
         own: OwnTable | None, /,
     ) -> Any:  # fmt: skip
-        """Return the `Allocation` with these bytes, on the device that `info` describes. Returns None if the adapter
-        has to look.
+        """Return the `Allocation` that contains these bytes, on the device that `info` describes. Return None if the
+        adapter has to search for it.
 
-        A new allocation gets the name (backend, (ordinal, start, nbytes, number)) and, if `own` has exported memory of
-        that device, the template of its exports. The result of `add(name, allocation)` is cached. With `known`, the
-        cache is tried first, as by `Leaves.next`.
+        A new allocation is named (backend, (ordinal, start, nbytes, number)). If `own` has exported memory of that
+        device, the allocation also gets the template of its exports. The result of `add(name, allocation)` is cached.
+        If `known` is true, the cache is searched first.
         """
 
 @final
@@ -253,22 +271,22 @@ class Mapping:
     def fetched(
         cls, pidfd: int, fd: int, inode: int, nbytes: int, writable: bool, address: int, generation: int, /
     ) -> Mapping:
-        """Do `pidfd_getfd` and `imported` in one call. Raises OSError(ESTALE) unless the word at `address` is
-        `generation` afterwards.
+        """Fetch a peer's memfd by pidfd_getfd(2), and map it as `imported` does, in one call. Raises OSError(ESTALE)
+        unless the word at `address` equals `generation` afterwards.
         """
 
     def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
-        """Offer the mapping, and its fd if it has one, for reuse. Nothing may use the mapping any more.
+        """Cache the mapping, and its fd if it has one, for reuse. Nothing may use the mapping any more.
 
-        The method `owned` finds both in the cache, or the method `kept` if the memory was never exported. They are
-        freed if the process has forked since, or memory is scarce. Returns their number in the cache, or 0 if they were
-        freed.
+        If `owned` is true, only the class method `owned` returns the mapping again. Otherwise the memory was never
+        exported, and the class method `kept` may return it. Returns the mapping's number in the cache. Frees the
+        mapping and returns 0 if the process has forked since, or memory is scarce.
         """
 
     @classmethod
     def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd | None] | None:
-        """Return the mapping, with its content, and the fd that were cached as `owned` under that number. Return None
-        if they were freed.
+        """Return the mapping, with its content, and the fd that `keep` has cached for its owner under that number.
+        Return None if they were freed.
         """
 
     @classmethod
@@ -287,7 +305,9 @@ class Reservation:
     """
 
     def __init__(self, nbytes: int, address: int = 0) -> None:
-        """Reserve addresses. A nonzero `address` is used, or the call fails with EEXIST (MAP_FIXED_NOREPLACE)."""
+        """Reserve addresses. If `address` is not 0, the reservation begins exactly there, and the call fails with
+        EEXIST if the addresses are in use (MAP_FIXED_NOREPLACE).
+        """
 
     @property
     def address(self) -> int: ...
@@ -295,11 +315,11 @@ class Reservation:
     def nbytes(self) -> int: ...
     def map(self, at: int, fd: int, offset: int, nbytes: int, access: int, /) -> None:
         """Map an fd at base + `at` (MAP_FIXED, MAP_SHARED). `access` is 0 for none, 1 to read, 2 to read and write.
-        Raises ValueError for addresses outside.
+        Raises ValueError for addresses outside the reservation.
         """
 
     def unmap(self, at: int, nbytes: int, /) -> None:
-        """Turn the piece into a plain reservation again, by one mmap (PROT_NONE, MAP_FIXED)."""
+        """Unmap the fd from base + `at`, but keep the addresses reserved, by one mmap (PROT_NONE, MAP_FIXED)."""
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
@@ -312,9 +332,9 @@ class Fields:
 
     def __init__(self, raw: bytes, /) -> None: ...
     def key(self, opener: int, /) -> bytes:
-        """Return the key that distinguishes imports: the exporter's cookie, the numbers of its object and of the
-        opener, and the flags READ_ONLY and PICKLED. A pickle gets a separate import, which may have to be exported from
-        here later.
+        """Return the key of the import in the cache. It consists of the exporter's cookie, the numbers of the
+        exporter's object and of the opener, and the flags READ_ONLY and PICKLED. An import from a pickle has its own
+        key, since this process may have to export that memory later.
         """
 
     @property
@@ -378,13 +398,15 @@ class Seal:
         """
 
     def moved(self, raw: bytes, handles: bytes, /) -> bytes:
-        """Return a copy of a message that names other memory handles, as many as before, under a new seal. Raises
-        ValueError unless the message was sealed under the key.
+        """Return a copy of a message with other memory handles, as many as before, and a new seal. Raises ValueError
+        unless the message was sealed under the key.
         """
 
 class HandleState:
-    """The base of `sharing.handle.Handle`. If a pickle's bytes are not a handle here, the object has only these bytes
-    and `unread_of`. Handles compare by their bytes.
+    """The base of `sharing.handle.Handle`. Handles compare by their bytes.
+
+    Bytes from a pickle that are not a valid handle in this process make an object without fields. For such an object,
+    `unread_of` returns a callable that raises the reason.
     """
 
     def __bytes__(self) -> bytes: ...
@@ -398,10 +420,12 @@ def unread_of(handle: HandleState | MessageState, /) -> Unread | None:
     """
 
 def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None:
-    """Return the `newest` that was passed to `handle` or `following_message`."""
+    """Return the callable `newest` that was passed to `handle` or `following_message`, or None."""
 
 def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
-    """Make a handle of 256 verified bytes. For `newest`, see `sharing.handle.following`."""
+    """Make a handle of 256 bytes that were verified before. `newest` returns the current handle of the name by which
+    this handle was looked up (see `sharing.handle.following`).
+    """
 
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
     """Make a handle object of a pickle's bytes that are not a handle in this process. Calling `why` raises the
@@ -411,18 +435,20 @@ def unread_handle(raw: bytes, why: Unread, /) -> Handle:
 def fields_of(handle: Handle, /) -> Fields: ...
 
 class PeerTable:
-    """The base of `Peer`: its mapped table, which opens an export in one call. It does not own the pidfd, which is -1
-    if there is none.
+    """The base of `Peer`: an exporter's mapped table of exports, with methods that open an export in one call. It does
+    not own the pidfd, which is -1 if there is none.
     """
 
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
     def ended(self, fields: Fields, /) -> int | None:
-        """Return None while the handle's entry is live, otherwise the reason why it ended (a REASON_… if the peer is
-        honest). Raises ValueError if no table has such an entry.
+        """Return None while the handle's entry is live, otherwise the reason why the export ended. An honest peer's
+        reason is a REASON_… constant. Raises ValueError if no table has an entry with that number.
         """
 
     def stands(self, fields: Fields, /) -> bool:
-        """Return whether the entry still belongs to the handle. Its deadline may have passed."""
+        """Return whether the handle's entry is still live. This ignores the deadline of the export, which may have
+        passed.
+        """
 
     def copy(self, fields: Fields, /) -> bytes | None:
         """Return a copy of the handle's entry, checked against the handle. Return None unless the entry is live and
@@ -432,23 +458,32 @@ class PeerTable:
     def open(
         self, fields: Fields, mapped: bool, /
     ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | None:
-        """Check a handle's entry, hold it, and fetch its descriptors.
+        """Open an export: check its entry, take a lease of the entry, and fetch the export's descriptors.
 
-        Returns a mapping of the memfd (if it is one, and `mapped` asks for it), the hold, `nbytes` and `exposed_nbytes`
-        of the whole object, the payload, any other descriptors, the offset, whether the export is read-only, and the
-        number of its form.
+        Returns a tuple of:
 
-        Returns None, and leaves nothing behind, if the exporter is dead, if the entry is not live or counts its opens,
-        or if the descriptors cannot be fetched. The caller then finds the reason.
+        - the mapping of the memfd, or None if the export is not a memfd or `mapped` is false
+        - the lease
+        - `nbytes` and `exposed_nbytes` of the whole object
+        - the payload
+        - the other descriptors
+        - the offset of the object in the memory of the descriptors
+        - whether the export is read-only
+        - the number of the export's form
+
+        Returns None, and leaves nothing open, if the exporter is dead, if the entry is not live or counts its opens, or
+        if the descriptors cannot be fetched. The caller then opens the export step by step, to find the reason.
         """
 
     def hold(self, fields: Fields, /) -> tuple[Lease, int] | None:
-        """Check a handle's entry and hold it. Returns the hold and the entry's slot, or None as `open` does."""
+        """Check a handle's entry and take a lease of it. Returns the lease and the entry's slot, or None as `open`
+        does.
+        """
 
 @final
 class Imports:
-    """The objects of other processes that this process has open, by `Fields.key`, and the openers of devices' memory.
-    It holds weak references, so it keeps nothing open.
+    """The objects of other processes that this process has open, by `Fields.key`. They are held by weak references, so
+    this keeps none of them open. `Imports` also stores how handles of each device are opened (see `decide`).
     """
 
     peers: dict[bytes, Any]  # PeerTables, by cookie
@@ -468,25 +503,26 @@ class Imports:
         """Return all open objects."""
 
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
-        """Return the object that is open under the key, and a hold of its entry. Return None if no object is open under
-        the key, or for the reasons of `PeerTable.open`.
+        """Return the object that is open under the key, and a lease of its entry. Return None if no object is open
+        under the key, or for the reasons of `PeerTable.open`.
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
         """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, or whose
         open has to be counted.
 
-        Return the other handles, each with its decision: (handle, opener, device, context). None if one has no
-        decision, or this process has not attached to the exporter.
+        Return the remaining handles as tuples (handle, opener, device, context), with the values that `decide` has
+        stored. Return None if `decide` has stored none for one of the handles, or this process has not attached to the
+        exporter.
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
-        """Set the opener of a handle's device, and the opener's number, for opens that do not request another
-        device.
+        """Store how to open all handles of this handle's device: by which opener, with what number, and on which device
+        and context. This does not apply to an open that requests another device.
         """
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
-        """Return the decision for the handle's device, (opener, device, context), or None."""
+        """Return the (opener, device, context) that `decide` has stored for the handle's device, or None."""
 
 @final
 class Template:
@@ -502,7 +538,7 @@ class Exported:
         cls, template: Template, source: Any, keep: Any = None, offset: int = 0, nbytes: int = 0,
         read_only: bool = False, implicit: bool = False, foreign: bool = False, slot: int = 0,
     ) -> Self:  # fmt: skip
-        """Describe an export. `offset` and `nbytes` are the exported bytes of the object, and `slot` is that of an
+        """Describe an export. `offset` and `nbytes` select the exported bytes of the object. `slot` is the slot of an
         event.
         """
     source: Final[Any]  # the result of opening the handle in this very process
@@ -529,15 +565,17 @@ class Exposure:
         """
 
     def spoil(self) -> None:
-        """Make `free` return None from now on: some process may reach the memory for longer than leases show."""
+        """Make `free` return None from now on. Call this if some process may use the memory for longer than its lease
+        lasts.
+        """
     prepared: Any  # can be set: the template of the allocation's exports
     serial: int  # can be set: the allocation's number, 0 before the first export
 
 @final
 class OwnTable:
-    """This process's own table, mapped writable. It keeps the live exports.
+    """This process's own table of exports, mapped writable. It keeps the live exports.
 
-    `common` is a handle without seal, with the fields that all handles of this process share. Any thread may call any
+    `common` is an unsealed handle with the fields that all handles of this process share. Any thread may call any
     method at any time.
     """
 
@@ -547,12 +585,12 @@ class OwnTable:
         self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
         inode: int, within: int, fds: tuple[int, ...], payload: bytes, /,
     ) -> Template:  # fmt: skip
-        """Return the template of the exports of one object. `names` are the backend and uuid of the device, 32
-        bytes, and `device` is its number in the table. `within` is the offset of the object in the memory of the `fds`.
+        """Return the template of the exports of one object. `names` are the backend and uuid of the device, 32 bytes,
+        and `device` is its number in the table. `within` is the offset of the object in the memory of the `fds`.
 
-        With `function`, the fds are made on demand. For fd i the warden calls
-        `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`, for which 0 is success, and closes the fd
-        after sending it.
+        If `function` is given, the fds are made on demand. For the fd with index i, the warden (the native background
+        thread) calls `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`, which returns 0 for success.
+        The warden closes the fd after sending it.
         """
     @overload
     def prepare(
@@ -563,7 +601,8 @@ class OwnTable:
     def export(
         self, seal: Seal, exports: Sequence[Exported], opens: int | None, deadline: int, /
     ) -> list[Handle] | None:
-        """Publish new exports, each with a handle of its own: all of them, or none. Returns None if the table is full.
+        """Publish new exports, and return a handle for each of them. If the table has not enough room for all of them,
+        publish none and return None.
 
         `opens` is how often each export can be opened. `deadline` is a time of the monotonic clock, or 0 for none.
         """
@@ -572,8 +611,8 @@ class OwnTable:
     def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported: ...
     @overload
     def of_range(self, range: RangeBase, template: None, read_only: bool, implicit: bool, /) -> Exported | None:
-        """Make the export of a range of an allocation. By default, the template is the allocation's own. Returns None
-        if the allocation has no template, or if this process may not export the memory.
+        """Make an export of a range of an allocation. If `template` is None, the allocation's own template is used.
+        Returns None if the allocation has no template, or if this process may not export the memory.
         """
 
     def find(self, fields: Fields, /) -> Exported | None:
@@ -584,7 +623,7 @@ class OwnTable:
 
     def end(self, exported: Exported, reason: int, /) -> bool:
         """End an export, unless it has ended already. Returns whether importers may still use the memory. If so, the
-        table keeps the memory alive, and the entry stays taken, until `release`.
+        table keeps the memory alive and the entry in use until `release` is called.
         """
 
     def release(self, exported: Exported, /) -> None:
@@ -605,11 +644,11 @@ class OwnTable:
         """How many exports are live."""
 
     def new_object(self) -> int:
-        """Return 1, 2, 3, and so on. No two threads get the same number."""
+        """Return a new serial number. The numbers count up from 1, and no two threads get the same number."""
 
     def object_named(self, name: Hashable, /) -> int:
-        """Return the number of another library's object. The name keeps its number until 4,096 other names have been
-        asked for.
+        """Return the serial number for `name`, which identifies an object of another library. The name keeps its number
+        until 4,096 other names have been requested.
         """
 
 @final
@@ -665,7 +704,9 @@ class Timeline(Resource):
     prepared: Template | None  # for exports by this process
 
 class AllocationBase(Resource):
-    """USM memory. `newest` is the handle by which an import was last opened. `earlier` has the handles before it."""
+    """Unified shared memory (USM). `newest` is the handle by which an import was last opened. `earlier` has the handles
+    before it.
+    """
 
     def __new__(
         cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
@@ -694,7 +735,7 @@ class AllocationBase(Resource):
         """
 
 class PagesBase(Resource):
-    """Physical memory."""
+    """The base of objects that own physical memory."""
 
     def __new__(cls, device: Any, driver: Any, end: End, nbytes: int, ipc_enabled: bool, imported: bool, /) -> Self: ...
     nbytes: int  # read-only, as the next two
@@ -716,7 +757,7 @@ class AddressMap:
 
     def __init__(self) -> None: ...
     def add(self, made: object, /) -> None:
-        """Add an `AllocationBase`. Other objects have no address."""
+        """Add an `AllocationBase`. An object of any other type is ignored, since it has no address."""
 
     def find(self, address: int, /) -> Any | None:
         """Return the live allocation that contains `address`. If several allocations begin at one address, return the
@@ -746,28 +787,30 @@ class RangeBase:
         self, *, allocation: Any = ..., offset: int = ..., nbytes: int = ..., device: Any = ..., context: Any = ...,
         read_only: bool = ..., handle: Any = ..., lease: Any = ...,
     ) -> Self:  # fmt: skip
-        """Return a range that differs from this one in these fields."""
+        """Return a copy of this range with the given fields replaced."""
 
     @classmethod
     def opened(cls, handle: Handle, allocation: Any, device: Any, context: Any, lease: Any, /) -> Self | None:
         """Return the range that an opened handle names, or None if it does not lie in the allocation."""
 
 def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
-    """Return the arrays of a tree, and the tree as JSON values. NotImplemented means that the Python code has to
-    describe the tree, or to refuse it. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars,
+    """Return the arrays of a tree, and the tree as JSON values. Return NotImplemented if the Python code has to
+    describe the tree, or to reject it. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars,
     or None if NumPy is not loaded.
     """
 
 def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
-    """Return the tree with these arrays. NotImplemented means that the Python code has to make the tree, or to refuse
+    """Return the tree with these arrays. Return NotImplemented if the Python code has to make the tree, or to reject
     its description.
     """
 
 class MessageState:
-    """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. If a pickle's
-    bytes are not a message here, the object has only these bytes and `unread_of`.
+    """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays.
 
-    If an object that owns its exports dies, `_abandoned` is called at the time of `__del__`.
+    Bytes from a pickle that are not a valid message in this process make an object without content. For such an object,
+    `unread_of` returns a callable that raises the reason.
+
+    If an object that owns its exports dies, its method `_abandoned` is called, as `__del__` would be.
     """
 
     @property
@@ -808,20 +851,21 @@ def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
 def message_arrays(
     message: MessageState, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
 ) -> list[SharedArray]:
-    """Make the arrays, after `message_good` has returned True. `ranges` has the memory. `orders` has, by the indices of
-    memory and event, the points that readers wait for.
+    """Make the arrays, after `message_good` has returned True. `ranges` contains the memory. `orders` maps the indices
+    of a memory and an event to the signals that readers of the array wait for.
     """
 
 def message_tensors(
     message: MessageState, exchange: object, places: list[tuple[object, int, tuple[int, int]]],
     dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
 ) -> list[Any] | None:  # fmt: skip
-    """Make tensors by a DLPack exchange API. `places` has for each memory its owner, its address and DLPack's device.
-    `dtypes` has DLPack's types and the item sizes. Returns None if the library has no tensor for one of the arrays.
+    """Make tensors by a DLPack exchange API. `places` contains, for each memory, its owner, its address and DLPack's
+    device. `dtypes` contains DLPack's types and the item sizes. Returns None if the library has no tensor for one of
+    the arrays.
     """
 
 def message_own(message: MessageState, /) -> None:
-    """From now on, closing the message in this process ends its exports."""
+    """Make this process the owner of the message's exports. From now on, closing the message ends them."""
 
 def message_end(message: MessageState, /) -> bool:
     """Close the message. Return whether it owned its exports, which the caller then has to end."""
@@ -838,16 +882,16 @@ KINDS_MOST: Final[int]
 
 @final
 class Kinds:
-    """Results of `Leaves.settle` and `Leaves.produce` for kinds of arrays, which later calls of `share` reuse."""
+    """Caches results of `Leaves.settle` and `Leaves.produce` for kinds of arrays. Later calls of `share` reuse them."""
 
     def clear(self) -> None: ...
 
 class Leaves:
-    """The base of `Placing`: the arrays of one `share`, until they are sealed as a message.
+    """The base of `Placing`: the arrays of one call of `share`, until they are sealed as a message.
 
-    It describes this package's arrays, and arrays of libraries that have DLPack's exchange API. Arrays of one kind
-    (type, device and element type) are described alike. Python describes and `put`s all others, whose kinds have
-    numbers from KINDS_MOST on.
+    Arrays with the same type, device and element type are of one kind, and are described alike. Native code describes
+    this package's arrays, and arrays of libraries that have DLPack's exchange API. Python code describes all other
+    arrays and adds them by `put`. The numbers of their kinds begin at KINDS_MOST.
     """
 
     def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
@@ -859,14 +903,18 @@ class Leaves:
     copied: int  # bytes that were copied, as the message says
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
-        """Look at the arrays. Returns, for each unknown kind, its number, an array of it, and its device. For another
-        library's kind, it returns None instead of the device, then DLPack's device type and number, and the code, bits
-        and lanes of an element. If `ordered` is true, a kind counts as known only if the stream that produces its
-        arrays is known, too.
+        """Read the arrays, and return a tuple for each kind whose device is not known yet: its number, one of its
+        arrays, the device and None.
+
+        For a kind of another library, the device is None. The last item is then DLPack's device type and number, and
+        the code, bits and lanes of an element. If `ordered` is true, a kind counts as known only if the stream that
+        produces its arrays is known, too.
         """
 
     def stream(self, kind: int, /) -> int | None:
-        """Return the number of the stream on which the kind's library works now."""
+        """Return the number of the stream on which the kind's library works now. Returns None if the library reports
+        none.
+        """
 
     def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
         """Set the dtype and the device of the arrays of another library's kind."""
@@ -875,8 +923,8 @@ class Leaves:
         """Set the recogniser of the kind's memory, and `info`, by which the recogniser identifies their device."""
 
     def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
-        """Set the queue over the stream that produces the kind's arrays, and the result of `stream` at that time.
-        `lasting` means that the number always belongs to this queue.
+        """Set `work`, the queue over the stream that produces the kind's arrays. `number` is the result of `stream` at
+        that time. `lasting` means that the number always belongs to this queue.
         """
 
     def producers(self) -> dict[int, Any] | None:
@@ -887,17 +935,22 @@ class Leaves:
     def next(
         self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
     ) -> int | None:
-        """Place the arrays that lie in allocations that are known here or to the kind's recogniser. Returns the index
-        of the next array that lies in no known allocation, or None if there is none.
+        """Assign arrays to the allocations in which they lie, if these are known here or to the kind's recogniser.
+        Returns the index of the next array that lies in no known allocation, or None if there is none.
 
         With `maps`, the recogniser also makes the allocations of new memory, as `Recogniser.find` does, except at
         addresses that one of the maps has.
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
-        """Describe the memory of the array that `next` returned: its kind; the address and size of the first array that
-        adjoins it, perhaps itself; its device and context; the kind's recogniser, and its `info` of the device; and the
-        total size of the adjoining arrays. Returns None if the kind is not settled.
+        """Describe the memory around the array that `next` returned. Adjoining arrays are treated as one block. Returns
+        None if the array's kind is not settled, otherwise a tuple of:
+
+        - the kind
+        - the address and the size of the first array in the block
+        - the device and the context
+        - the kind's recogniser, and its `info` of the device
+        - the total size of the arrays in the block
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:
@@ -910,8 +963,8 @@ class Leaves:
         self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
         kind: int, /
     ) -> None:  # fmt: skip
-        """Place an array that covers that range of an allocation. `first` is the offset of its first element in the
-        range, in bytes.
+        """Assign the array with that index to a range of an allocation. `first` is the offset of its first element in
+        the range, in bytes.
         """
 
     def groups(self, events: dict[int, int] = {}, event: int = -1, whole: bool = False, /) -> list[Any]:
@@ -923,7 +976,7 @@ class Leaves:
     def seal(
         self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes, /
     ) -> ArrayHandle | None:
-        """Return the message, after `groups`, or None if it would be too large."""
+        """Return the sealed message, or None if it would be too large. Call `groups` first."""
 
 # --- data from peers --------------------------------------------------------------------------------------------------
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
@@ -933,14 +986,14 @@ def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: boo
     """
 
 def request(op: int, wanted: list[tuple[Fields, int]], /) -> bytes:
-    """Return a request to the socket of the handles' exporter: OP_…, for the descriptors of each entry from that number
-    on, for at most FDS_AT_ONCE entries.
+    """Return the bytes of a request to an exporter's socket. `op` is an OP_… constant. `wanted` contains at most
+    FDS_AT_ONCE handles' fields, each with the index from which on the descriptors of its entry are requested.
     """
 
 def read_reply(packet: bytes, asked: int, fds: int, /) -> list[tuple[int, int, int]]:
-    """Read a reply that came with `fds` descriptors. Returns, for the first of the `asked` entries, the STATUS_…, how
-    many descriptors came, and how many the entry has in all. Raises OSError(EMFILE) if descriptors were lost on the
-    way, and ValueError if the reply makes no sense.
+    """Read a reply that came with `fds` descriptors to a request for `asked` entries. The reply may cover only the
+    first entries. Returns a tuple for each of these: the STATUS_…, how many descriptors came, and how many the entry
+    has in all. Raises OSError(EMFILE) if descriptors were lost on the way, and ValueError if the reply makes no sense.
     """
 
 # --- buffers and DLPack -----------------------------------------------------------------------------------------------
@@ -975,7 +1028,9 @@ class Span:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class ObjectBase:
-    """The base of classes whose objects hold a resource until they are closed. The class has a weak-reference list."""
+    """The base of classes whose objects hold a resource until they are closed. Objects of these classes can be weakly
+    referenced.
+    """
 
 def hold(object: ObjectBase, held: object, forks: int, /) -> None:
     """Give the object its resource. `forks` is the number that the function `forks` returned when the resource was
@@ -989,7 +1044,7 @@ def usable(object: ObjectBase, /) -> Any:
     """Return the object's resource, or None if it is closed or the process has forked since the resource was made."""
 
 def give_up(object: ObjectBase, /) -> None:
-    """Take the resource from the object, and the exports of its pickles."""
+    """Drop the object's resource, and the exports of its pickles."""
 
 def pickle_of(object: ObjectBase, /) -> Any:
     """Return the exports of the object's pickles, or None."""
@@ -1005,7 +1060,7 @@ class BufferBase(ObjectBase):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def pin(buffer: BufferBase, needed: object, /) -> None:
-    """Keep a reference alive for the consumer of an array interface, as long as the object lives."""
+    """Keep `needed` alive as long as the buffer object lives, for a consumer of the object's array interface."""
 
 class ArrayState(BufferBase):
     """The base of `objects.array.SharedArray`."""
@@ -1076,19 +1131,21 @@ class DLTensor:
 # --- membership, holders, event slots ---------------------------------------------------------------------------------
 @final
 class Domain:
-    """This process's membership in one commons, an exporter's shared memory. There is one `Domain` for each commons and
-    process.
+    """This process's membership in one commons, the memory that an exporter shares with its importers. There is one
+    `Domain` for each commons and process.
 
-    It takes over the two descriptors, which become close-on-exec. `leave` closes the commons (then `fd` is -1), and the
-    object's death closes the bell. If the constructor raises, the caller keeps both. In a forked child, the commons'
-    descriptor is closed at once.
+    It takes over two descriptors, and makes them close-on-exec: `fd` is the commons, and `bell` an eventfd that wakes
+    its members. `leave` closes the commons (then `fd` is -1). The bell is closed when the object dies. If the
+    constructor raises, the caller still owns both. In a forked child, the commons' descriptor is closed at once.
     """
 
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
-        """Map the commons and claim a member index. Seals, size, magic and cookie are checked, and ValueError names the
-        fault. The owner gets index 0, and writes the header. Anybody else gets the first free index, and reaps dead
-        members on the way. Raises OSError(ENOSPC) if all 1024 indices are taken. A member never closes another
-        descriptor of this file while it lives.
+        """Map the commons and claim a member index. Raises ValueError if the seals, the size, the magic number or the
+        cookie is wrong.
+
+        The owner gets index 0, and writes the header. Any other process gets the first free index, and removes dead
+        members on the way. Raises OSError(ENOSPC) if all 1024 indices are in use. While this process is a member, it
+        must not close another descriptor of this file, which would drop its POSIX lock.
         """
 
     @property
@@ -1100,7 +1157,9 @@ class Domain:
     @property
     def address(self) -> int: ...
     def leave(self) -> None:
-        """Leave cleanly, see docs/events-protocol.md. Idempotent. In a forked child this only unmaps and closes."""
+        """Leave the commons cleanly, as docs/events-protocol.md describes. Idempotent. In a forked child this only
+        unmaps and closes.
+        """
 
     def members(self) -> list[tuple[int, int, int, bool]]:
         """Return for each attached member the index, the pid as seen from here or 0, the attach time in ns since the
@@ -1108,14 +1167,14 @@ class Domain:
         """
 
     def reap(self) -> int:
-        """Advance the reaping of each dead member by one step of 4,096 slots and entries. Returns how many sweeps this
-        has completed.
+        """Clean up after dead members. Each call does one step of 4,096 slots and entries for each of them. Returns how
+        many clean-ups this has completed.
         """
 
     # the processes that hold an entry of the owner's table
     def leave_if_idle(self) -> bool:
-        """Leave if this process holds no entry here, and is attached to no slot. Returns whether it has left. No thread
-        can begin to hold anything meanwhile.
+        """Leave if this process has no lease of an entry here, and is attached to no slot. Returns whether it has left.
+        Meanwhile, no thread can take a lease or attach.
         """
 
     def stands(self) -> bool:
@@ -1124,18 +1183,20 @@ class Domain:
         """
 
     def mark(self, entry: int, /) -> None:
-        """Declare that some process may reach the memory for longer than its hold of the entry lasts."""
+        """Record that some process may use the memory of this entry for longer than its lease lasts."""
 
     def holders(self, entry: int) -> list[int]:
-        """Return the indices of the other living members that hold `entry`. Reaps dead members first."""
+        """Return the indices of the other living members that have a lease of `entry`. Cleans up after dead members
+        first.
+        """
 
     def reached(self, entry: int) -> bool:
-        """Return whether any member holds `entry`, or has closed it while its device may still use the memory. Reaps
-        dead members first.
+        """Return whether any member has a lease of `entry`, or has closed it while its device may still use the memory.
+        Cleans up after dead members first.
         """
 
     def set_opens(self, entry: int, count: int) -> None:
-        """Set the number of opens that an export still allows, and clear its renewal."""
+        """Set the number of opens that an export still allows, and clear the time that `renew` has set."""
 
     def take_open(self, entry: int) -> bool:
         """Use up one open of a counted or pickled export. Returns False if none is left."""
@@ -1151,11 +1212,13 @@ class Domain:
 
     def renewed(self, entry: int) -> int: ...
     def own(self, entry: int) -> None:
-        """Record, while this process holds the entry, that it exports the memory of this export itself from now on."""
+        """Record that this process exports the memory of this entry itself from now on. Call this only while holding a
+        lease of the entry.
+        """
 
     def owned(self, entry: int) -> bool:
-        """Return whether any other process exports the memory of this entry itself. If so, the table's owner never
-        reuses the memory.
+        """Return whether any other process exports the memory of this entry itself. If so, the exporter that owns the
+        table never reuses the memory.
         """
 
     # slots, owner only
@@ -1169,17 +1232,19 @@ class Domain:
 
 @final
 class Lease:
-    """A hold on an entry of `domain`, which ends when the object dies. It keeps `peer` alive.
+    """Marks this process as a holder of an entry, which is one export of another process, until the object dies. The
+    exporter does not reuse the memory meanwhile. `peer` is kept alive.
 
-    This process counts its holds: the first one of an entry sets the shared bit, and the last one clears it.
+    This process counts its leases of an entry. The first one sets the process's bit in the shared memory, and the last
+    one clears it.
 
-    If a range's allocation has `uses`, its hold becomes a *use* when it ends: a lease that marks this process as a user
-    of the entry, but not as a holder. The lease is appended to `uses`, and then `uses` is called.
+    If a range's allocation has `uses`, ending the lease makes a *use*: a lease that marks this process as a user of the
+    entry, but not as a holder. The use is appended to `uses`, and then `uses` is called.
     """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
     def end(self) -> None:
-        """End the hold now, even if the object is still referenced. Only the first call has an effect."""
+        """End the lease now, even if the object is still referenced. Only the first call has an effect."""
     @property
     def peer(self) -> Any: ...
 
@@ -1201,47 +1266,57 @@ class Slot:
     def index(self) -> int: ...
     @property
     def address(self) -> int:
-        """The address of the slot; its first word is the value, for devices."""
+        """The address of the slot. Its first word is the event's value, which devices read and write."""
 
     @property
     def engine(self) -> int:
-        """The address that the engine's functions for other libraries take (src/native/engine/outside.c)."""
+        """The address of the native structure, which the functions for other libraries take
+        (src/native/engine/outside.c).
+        """
 
     @property
     def value(self) -> int: ...
     @property
     def pending(self) -> int: ...
     def state(self, point: int) -> int:
-        """Return PENDING, DONE or LOST. This does not check for deaths."""
+        """Return the state of a point, which is the number of a signal: PENDING, DONE or LOST. This does not check for
+        deaths.
+        """
 
     def signal(self) -> int:
-        """Signal from the host. Raises ValueError while another signaller's point is pending."""
+        """Signal the event from the host. Returns the point, which is the number of the signal. Raises ValueError while
+        another signaller's point is pending.
+        """
 
     def submit(self, queue: int, device: bool = False) -> tuple[int, int]:
-        """Submit a point for queue number `queue` (unique in this process, not 0). Returns the point, and the point to
-        wait for first, or 0.
+        """Submit a point, which is the number of a signal, for queue number `queue` (unique in this process, not 0).
+        Returns the point, and the point to wait for first, or 0.
 
         Raises ValueError for too many signallers or too many outstanding points. `device` sets the sticky flag.
         """
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Mark as lost (cause 2 or 3 of the protocol) all outstanding points that this process had to complete."""
+        """Mark all outstanding points (numbers of signals) that this process had to complete as lost. The cause is 2 or
+        3, as docs/events-protocol.md defines them.
+        """
 
     def lose(self, point: int, cause: int) -> bool:
-        """Mark a point of this process, which no device will store, and all points behind it as lost. Returns False
-        while an earlier point is outstanding.
+        """Mark a point (the number of a signal) of this process as lost, and all points behind it. No device may store
+        the point any more. Returns False while an earlier point is outstanding.
         """
 
     def owes(self) -> bool:
-        """Return whether an outstanding point is one that this process has to complete."""
+        """Return whether this process has to complete any outstanding point, which is a signal that was submitted."""
 
     def owes_next(self) -> bool:
-        """Return whether this process has to complete the lowest outstanding point."""
+        """Return whether this process has to complete the lowest outstanding point, which is the oldest submitted
+        signal.
+        """
 
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
-        """Wait until `point` is done or lost. Returns DONE or LOST, or PENDING after the time-out. Deaths are noticed,
-        even for future points.
+        """Wait until the signal with the number `point` is done or lost. Returns DONE or LOST, or PENDING after the
+        time-out. Deaths of other processes are noticed, even if the signal has not been submitted yet.
         """
 
     def pickled(self, until: int) -> None:
@@ -1253,7 +1328,7 @@ class Slot:
         """Record that a pickle was opened. Call this after making the opener's own Slot that may signal."""
 
     def blame(self) -> tuple[int, int]:
-        """Return the cause and the pid of the last loss, or (0, 0)."""
+        """Return the cause of the last loss and the pid of the process that caused it, or (0, 0)."""
 
     def attached(self) -> list[int]:
         """Return the indices of the attached members, including dead ones."""
@@ -1261,8 +1336,8 @@ class Slot:
     def notify(self, point: int, token: int) -> bool:
         """Have `due()` report `token` (64 bits) once `point` is done or lost.
 
-        If the point already is, returns True and registers nothing. The tokens of a slot that is detached become due at
-        once.
+        If the point is done or lost already, this returns True and registers nothing. When the slot is detached, its
+        tokens become due at once.
         """
 
     def notify_recovery(self, token: int) -> bool:
@@ -1276,7 +1351,7 @@ class Slot:
         once the point is done or lost.
 
         Raises ValueError for a point more than 2**20 - 1 ahead. If a future point is lost, it is submitted and lost at
-        once, see the protocol.
+        once, as docs/events-protocol.md describes.
         """
 
     def released(self, point: int) -> bool:
@@ -1289,18 +1364,18 @@ class Slot:
 
     def detach(self) -> None:
         """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped.
-        Points that this process owes stay outstanding. Idempotent.
+        Points that this process has to complete stay outstanding. Idempotent.
         """
 
 # --- scopes -----------------------------------------------------------------------------------------------------------
 @final
 class Scopes:
-    """`with scopes():` makes pairs of driver calls around the block, by the functions' addresses.
+    """A context manager factory: `with scopes():` makes pairs of driver calls around the block. The functions are given
+    by their addresses.
 
     `int exchange(int *mode)` exchanges this thread's capture mode for `mode`. `int push(context)` makes a context
-    current, and `int pop(context *)` undoes that. An address of 0 means no function. If a call fails, the calls
-    before it are undone, and the exception that `failed(step, code)` returns is raised. Step 0 is the exchange, 1 the
-    push.
+    current, and `int pop(context *)` undoes that. An address of 0 means no function. If a call fails, the calls before
+    it are undone, and the exception that `failed(step, code)` returns is raised. Step 0 is the exchange, 1 the push.
     """
 
     def __init__(
@@ -1339,19 +1414,24 @@ class QueueCalls:
     """The calls that native code makes to a vendor's driver, for all queues of the vendor. Every function returns an
     int, 0 for success.
 
-    A step is `(address of the function, (argument, ...))`, with at most 10 arguments, which are integers or pointers.
-    An argument is a number or a name: "queue" is the handle, "address" that of the event's word on the device, "point"
-    the point and "point_low" its lower 32 bits. "function" and "data" are the host function and its argument. "out" is
-    the address of a 64-bit temporary, "made" the value that an earlier step has put there, and "status_out" the address
-    of an int. `("int_at", number)` is the address of an int with that number, at most one in a step.
+    A step is `(address of the function, (argument, ...))`, with at most 10 arguments. An argument is a number or one of
+    these names:
+
+    - "queue": the handle of the queue
+    - "address": the address of the event's word on the device
+    - "point" and "point_low": the number of the signal, and its lower 32 bits
+    - "function" and "data": the host function and its argument
+    - "out" and "made": the address of a 64-bit temporary, and the value that an earlier step has put there
+    - "status_out": the address of an int
+    - `("int_at", number)`: the address of an int with that number, at most one in a step
 
     A recipe is a step, or a tuple of at most 4 steps. After a step that fails, the rest is skipped, except for steps
     that end with True, which clean up the temporary if there is one. The code of a recipe is that of its first failure.
 
     `host` makes the queue call "function", as `void f(void *data)`. If `host_data` is 2, the call is `void f(event, int
     status, void *data)`, and a negative status loses the point. `store` writes "point" to "address". `wait` waits until
-    the word there is at least "point". A driver without these two completes points by host functions, and its queues
-    hold waits. `captured` returns whether an adopted queue is being captured.
+    the word at "address" is at least "point". A driver without these two completes points by host functions, and its
+    queues hold waits. `captured` returns whether an adopted queue is being captured.
 
     `relay` prepares a relay thread each time before the thread makes calls of a queue. The settings that it makes stay
     in effect.
@@ -1359,9 +1439,10 @@ class QueueCalls:
     `budget` is how many queues of ordering "shared" may wait in the device at a time for points that may never come. It
     counts all queues with these calls.
 
-    `copy` and `fills` are one step each, for commands that need no Python (`StreamQueue.own`). Their arguments are
-    "to", "from" and "nbytes". The fills, for patterns of 1, 2 and 4 bytes, write "times" patterns to "to": "value", or
-    the byte at "value_at", which stays valid. `works` is true if there are a copy and a fill of bytes.
+    `copy` and each of `fills` is one step, for commands that need no Python (`StreamQueue.own`). The arguments of
+    `copy` are "to", "from" and "nbytes". The fills are for patterns of 1, 2 and 4 bytes. A fill writes "times" patterns
+    to "to". The pattern is "value", or the byte at the address "value_at", which stays valid. `works` is true if there
+    are a copy and a fill of bytes.
 
     `wait_bits` of 32 means that the device compares only the lower half of the word, so the queue holds waits that this
     cannot decide. `store_bits` of 32 means that the device stores only the lower half, so host functions store the
@@ -1389,24 +1470,24 @@ class QueueCalls:
 @final
 class StreamQueue:
     """A device's in-order queue. Native code calls functions of the driver by address, without the GIL, one at a time,
-    in the order in which points are submitted. Any of them may block.
+    in the order in which points (numbers of signals) are submitted. Any of them may block.
 
-    `ordering` says which waits the device does. "device": all of them. "held": none. "shared" is for queues that share
-    hardware, so that a wait blocks other queues. Then the device waits for certain points, which a queue of this
-    process has handed to the driver behind nothing that may never come. It waits for any other point only if this queue
-    already has such a wait, or fewer than `budget` queues have one.
+    `ordering` selects which waits the device does: all of them ("device"), none ("held"), or some ("shared"). "shared"
+    is for queues that share hardware, so that a wait blocks other queues. The device then waits only for points that
+    are certain: a queue of this process has handed the signal to the driver, and nothing can delay it forever. It waits
+    for any other point only if this queue already has such a wait, or fewer than `budget` queues have one.
 
     The queue holds all other waits, and every operation after them. A relay thread hands them to the driver once the
-    point is done or lost. Points are still submitted at once. Signals behind a lost wait never reach the driver:
-    they are lost, with the same cause.
+    point is done or lost. Points are still submitted at once. Signals behind a lost wait never reach the driver. They
+    are lost, with the same cause.
 
     `adopted` means that another library also uses the queue. Then the queue holds nothing.
 
     A code is 0, the driver's error, or one of the constants above. If the driver refuses a held operation, the queue
-    has failed. The operations held behind it are dropped, their points are lost (cause 2) once earlier points of their
-    events are settled, and `signal` and `wait` return the code of the failure from then on. Points that the driver has
-    may still complete; call `Slot.fail` if the code says that they cannot. In a forked child, every method raises
-    ValueError.
+    has failed. The operations held behind it are dropped. Their points are lost (cause 2) once earlier points of their
+    events are settled. From then on, `signal` and `wait` return the code of the failure. Points that the driver has
+    received may still complete. Call `Slot.fail` if the code says that they cannot. In a forked child, every method
+    raises ValueError.
     """
 
     def __init__(
@@ -1418,59 +1499,66 @@ class StreamQueue:
         adopted: bool = False,
     ) -> None: ...
     def check(self) -> int:
-        """Return CAPTURED while the adopted queue is being captured."""
+        """Return CAPTURED while the adopted queue is being captured, otherwise 0 or the driver's error."""
 
     def idle(self, function: int, unfinished: int, handle: int, scopes: Scopes, /) -> bool | None:
         """Return whether the queue holds nothing and has no work. `int function(uint64 handle)` returns 0 if there is
-        no work, and `unfinished` if there is some. Return None if the function, `check` or the scope around both fails:
-        then ask step by step.
+        no work, and `unfinished` if there is some. Return None if the function, `check` or the scope around both fails.
+        The caller then makes these calls one by one.
         """
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
-        """Make later work wait until the point is done or lost. If it already is, nothing is queued.
+        """Make later work wait until the point is done or lost. If the point is done or lost already, nothing is
+        queued.
 
         If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost, all signals of
-        this queue from now until then are lost before the device is released, and later signals are lost until `told`.
-        `Slot.released` also reports, once, a held wait that is lost, or a wait for a point that was lost before.
+        this queue from now until then are lost before the device is released. Later signals are lost until `told` is
+        called. `Slot.released` also reports, once, a held wait that is lost, or a wait for a point that was lost
+        before.
         """
 
     def lost(self, slot: Slot) -> None:
-        """Record a wait for a point that was lost before. Signals are lost from now until `told`, with the cause of
-        that slot's newest loss. An adopted queue ignores this, since users of the other library cannot ask for losses.
+        """Record a wait for a signal that was lost before. Signals of this queue are lost from now until `told` is
+        called, with the cause of that slot's newest loss. An adopted queue ignores this, since users of the other
+        library cannot ask for losses.
         """
 
     def told(self, place: int) -> None:
-        """Record that the lost waits up to that place have been reported to the user."""
+        """Record that all lost waits up to `place` in the queue have been reported to the user."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
-        """Do `check` and `Slot.submit` for this queue's number as a device. Then queue the `store` of the point, or a
-        `host` function that completes it if a late store could do harm. Returns the point, `after` and the code.
+        """Signal the slot's event from this queue. Calls `check`, and `Slot.submit` with this queue's number. Then
+        queues the `store` of the point, or a `host` function that completes the point if a late store could do harm.
+        Returns the point (the number of the signal), `after` and the code.
 
-        A point of 0 means that the check refused, and nothing was submitted. If `after` is not 0, that point has to
-        come first: wait for it, then call `finish`. A queue that holds work does that by itself, and `after` is 0.
-        Raises ValueError as `Slot.submit` does.
+        A point of 0 means that the check failed, and nothing was submitted. If `after` is not 0, that point has to come
+        first: wait for it, then call `finish`. A queue that holds work does that by itself, and `after` is 0. Raises
+        ValueError as `Slot.submit` does.
         """
 
     def finish(self, slot: Slot, point: int) -> int:
-        """Queue the `host` function that completes a point with `after`. It keeps the slot's memory until then."""
+        """Queue the `host` function that completes a point with `after`. The slot's memory stays mapped until then."""
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-        """Queue other work, and marks behind it: calls `(address of the function, argument, ...)`, made in order until
-        one fails. Returns the place in the queue and 0, or the number of the call that failed and its code. The calls
-        are held while anything is held. The memory behind their arguments must stay valid until the driver has received
-        the call (`handed`), or longer if the driver requires it.
+        """Queue other work as calls of driver functions. Each call is `(address of the function, argument, ...)`. They
+        are made in order, until one fails. Some of the calls may be marks, which show when earlier work has finished.
 
-        This still works after the queue has failed, so a mark can still show when earlier work has finished.
+        Returns the place in the queue and 0, or the number of the call that failed and its code. The calls are held
+        while anything is held. The memory behind their arguments must stay valid until the driver has received the call
+        (`handed`), or longer if the driver requires it. This works even after the queue has failed, so a mark can still
+        show when earlier work has finished.
         """
 
     def own(self, slot: Slot, address: int) -> None:
-        """Let native code outside this module queue commands by `engine` from now on. Each command signals a point of
-        this slot, which nobody else signals.
+        """Let native code outside this module queue commands from now on. It uses the address `engine`. Each command
+        signals a point of this slot, which nobody else signals.
         """
 
     @property
     def spent(self) -> bool:
-        """Whether `own` has set no slot, or the queue has met a loss that a later point of the slot would hide."""
+        """Whether `own` has to be called (again): no slot is set, or the queue has met a loss that a later point of the
+        slot would hide.
+        """
 
     @property
     def engine(self) -> int:
@@ -1478,17 +1566,19 @@ class StreamQueue:
 
     @property
     def place(self) -> int:
-        """The place of the newest operation."""
+        """The place of the newest operation in the queue."""
 
     def unsure(self, more: bool) -> None:
-        """Record that later work waits for something that is not a point and may never come. Until the same call with
-        False, this queue counts in the `budget`, and its signals are not certain.
+        """Record that later work waits for something other than the signals that this module manages, and which may
+        never happen. Until the same call with False, this queue counts in the `budget`, and its signals are not
+        certain.
         """
 
     @property
     def handed(self) -> int:
         """The place of the last operation that the driver has received, or that was dropped after a failure
-        (`failure`). A mark has no meaning until the driver has received it.
+        (`failure`). A mark, by which `submit` shows that earlier work has finished, has no meaning until the driver has
+        received it.
         """
 
     @property
@@ -1504,8 +1594,8 @@ class StreamQueue:
         """
 
     def late(self, slot: Slot) -> bool:
-        """Return whether points of this queue were lost whose stores the driver still has. Until `landed`, or until the
-        slot is detached, the warden repairs the value after these stores.
+        """Return whether the driver may still store points of this queue that were lost. Until `landed` is called or
+        the slot is detached, the warden (the native background thread) corrects the event's value after such a store.
         """
 
     def landed(self, slot: Slot) -> bool: ...
@@ -1516,13 +1606,13 @@ def library_loads() -> int:
     """Return how many libraries this process has loaded so far."""
 
 def relay(calls: Sequence[tuple[int, ...]]) -> None:
-    """Have a relay thread make these calls, as `StreamQueue.submit` does. They release objects, which may block.
-    Failures are ignored.
+    """Have a relay thread make these driver calls, which have the form of `StreamQueue.submit`. Used for calls that
+    release objects, since they may block. Failures are ignored.
     """
 
 def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads. Held operations stay held until a thread starts again. Returns False if a driver still
-    blocks a thread at the time-out; that thread does nothing more once the driver returns. Call this at exit, before
+    blocks a thread at the time-out. That thread does nothing more once the driver returns. Call this at exit, before
     memory that held calls use is freed. Does nothing in a sub-interpreter.
     """
 
@@ -1532,7 +1622,8 @@ def close_relay(timeout: float | None = 1.0) -> bool:
 # to sleep. A forked child has none until it starts its own: mutexes are held across the fork, and the child's copies of
 # the listening socket, the epoll and the notification fd are closed.
 def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
-    """Listen on the abstract socket of docs/layout.md for this process's table, and on `file` if possible.
+    """Serve this process's table to importers. Listens on the abstract socket that docs/layout.md describes and, if
+    possible, on a socket at the path `file`.
 
     A process serves one table at a time. Serving the same table again changes nothing.
     """
@@ -1561,10 +1652,11 @@ CREW_JOIN: int
 CREW_LIFE: int
 
 class Crew:
-    """This process in the crew of one lock (kind 1), atomic (2) or channel (3), see docs/channels-protocol.md.
+    """This process's share of a crew: the members of all processes that have one lock (kind 1), atomic (2) or channel
+    (3) open. docs/channels-protocol.md describes crews.
 
-    It takes over `fd`, the descriptor of the crew's file. `memory` has the control words. `fresh` means that nobody has
-    used them before.
+    It takes over `fd`, the descriptor of the crew's file. `memory` contains the control words. `fresh` means that
+    nobody has used them before.
     """
 
     def __init__(self, fd: OwnedFd, memory: memoryview, kind: int, fresh: bool, initial: int = 0) -> None: ...
@@ -1575,9 +1667,9 @@ class Crew:
         """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
 
 class LockMember:
-    """One member of a lock's crew. To make a member, the caller holds the lock on the byte CREW_JOIN of the crew's
-    file. If an exception is passed instead of a crew, each use raises that exception. Acquiring the lock returns
-    `held`, or `died` if its last owner died.
+    """One member of a lock's crew, the processes that have the lock open. The caller must hold the POSIX lock on byte
+    CREW_JOIN of the crew's file while it makes a member. If an exception is passed instead of a crew, each use raises
+    that exception. Acquiring the lock returns `held`, or `died` if its last owner died.
     """
 
     def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
@@ -1599,7 +1691,7 @@ class LockMember:
     def __exit__(self, *error: object) -> None: ...
 
 def lock_acquire(lock: LockMember, timeout: float | None, /) -> Any:
-    """Return `held` or `died`, or None after the time-out."""
+    """Acquire the lock. Return `held` or `died`, or None after the time-out."""
 
 def lock_leave(lock: LockMember, /) -> None: ...
 def lock_member(lock: LockMember, /) -> int: ...
@@ -1607,7 +1699,7 @@ def lock_owner(lock: LockMember, /) -> int:
     """Return 1 + the number of the member that holds the lock, or 0 if no member does."""
 
 class AtomicMember:
-    """One member of an atomic's crew, made as a `LockMember` is."""
+    """One member of an atomic's crew, the processes that have the atomic open. It is made as a `LockMember` is."""
 
     def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
     def add(self, n: int, /) -> int:
@@ -1679,13 +1771,15 @@ CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
 def channel_nbytes(geometry: tuple[int, ...], /) -> int:
-    """Return the size of the control words, or 0 if there can be no such channel. The geometry is the bytes of a frame,
-    the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of metadata, the bytes of
-    text, and 1 if devices work on frames.
+    """Return the size of a channel's control words, or 0 if such a channel is impossible. The geometry consists of the
+    bytes of a frame, the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of
+    metadata, the bytes of text, and 1 if devices work on frames.
     """
 
 def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None:
-    """Begin a channel in new control words."""
+    """Initialise new control words for a channel with this geometry. `text` is stored beside it (see
+    `channel_geometry`).
+    """
 
 def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
     """Return the geometry and the text of a channel that another process began. Raises ValueError if its control words
@@ -1693,20 +1787,23 @@ def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
     """
 
 def channel_move(crew: Crew, /) -> None:
-    """Send a channel's readers to the next channel of that name, since its slots have ended with their maker."""
+    """Make a channel's readers switch to the next channel of that name. Used if the memory of the slots has ended with
+    the process that made it.
+    """
 
 def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
-    """Return, for people, the member, pid, role, cursor, missed, received, held and label of each member, and the seq
-    of the next frame.
+    """Return an overview of a channel for people: the member, pid, role, cursor, missed, received, held and label of
+    each member, and the seq of the next frame.
     """
 
 class ChannelEnd:
-    """One member of a channel's crew. To make a member, the caller holds the lock on the byte CREW_JOIN of the crew's
-    file. Raises OSError (EBUSY) if there is no room for another writer.
+    """One member of a channel's crew, the processes that have the channel open. The caller must hold the POSIX lock on
+    byte CREW_JOIN of the crew's file while it makes a member. Raises OSError (EBUSY) if there is no room for another
+    writer.
 
     `refuse(end, outcome, wanted, timeout)` raises the error of an outcome. `encode(end, meta)` returns the bytes that
-    are sent with a frame. `signal(end, order)` returns the point that completes once the work on a frame is done, or 0
-    if there is none.
+    are sent with a frame. `signal(end, order)` returns the point (the number of a signal) that completes once the work
+    on a frame is done, or 0 if there is none.
     """
 
     lost: int
@@ -1739,25 +1836,33 @@ class ChannelEnd:
         """
 
     def loan(self, timeout: float | None, /) -> Any:
-        """Return a new loan, which has no slot yet."""
+        """Return a new loan. It gets its slot at the beginning of its `with` block, which waits at most `timeout`
+        seconds for a free slot.
+        """
 
     def receive(self, timeout: float | None, /) -> Any:
-        """Return the next frame."""
+        """Wait at most `timeout` seconds for the next frame, and return it. None waits forever."""
 
     def peek(self) -> int:
-        """Return the outcome that `receive` would have now. The crew's file reports the next change."""
+        """Return the outcome that `receive` would have now, without waiting or taking the frame. After this, the next
+        change is reported by a write to the crew's file.
+        """
 
     def failed(self) -> Any: ...
     def finish(self) -> int: ...
     def write(self) -> int: ...
     def reads(self, slot: int, /) -> list[tuple[int, int]]:
-        """Return the (member, point) pairs after which the slot can be written: until then, readers' devices use it."""
+        """Return the signals that must complete before the slot can be written, as (member, point) pairs. Until then,
+        readers' devices use the slot.
+        """
 
     def since(self, member: int, /) -> int:
-        """Return when a member joined, or 0 if there is no such member."""
+        """Return the time at which a member joined, or 0 if there is no such member."""
 
     def unread(self) -> int:
-        """Return the number of frames that this reader has missed or not received, for a channel that has moved."""
+        """Return how many frames of a channel this reader has missed or not received. Used when a new channel of the
+        same name replaces the channel (see `channel_move`).
+        """
 
     def leave(self) -> None: ...
 
@@ -1768,12 +1873,14 @@ class HeldBase:
 
     @property
     def seq(self) -> int:
-        """The number of the frame in the channel, from 1 on. A loan has it after its block."""
+        """The number of the frame in the channel, from 1 on. A loan gets its number at the end of its `with` block."""
     def __enter__(self: _Held) -> _Held: ...  # Jedi takes Self for this class
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return a view of the end's array, or the result of `_converted(dtype, copy)` of the subclass."""
+        """Return a view of the NumPy array over the slot. If the slot is no longer held, if there is no such array, or
+        if a conversion or copy is requested, return the result of the subclass's `_converted(dtype, copy)`.
+        """
 
 def held_end(held: HeldBase, /) -> Any: ...
 def held_slot(held: HeldBase, /) -> int: ...
@@ -1801,15 +1908,15 @@ def frame_meta(frame: FrameBase, /) -> bytes | None: ...
 def frame_text(frame: FrameBase, /) -> bytes | None: ...
 def frame_nbytes(frame: FrameBase, /) -> int: ...
 def frame_point(frame: FrameBase, /) -> int:
-    """Return the number of the signal, of the writer's event, at which the content of the frame is complete. Return 0
-    if it is complete already.
+    """Return the number of the signal of the writer's event that completes the content of the frame. Return 0 if the
+    content is complete already.
     """
 
 def frame_point_by(frame: FrameBase, /) -> int:
     """Return the member whose event `frame_point` refers to."""
 
 def frame_since(frame: FrameBase, /) -> int:
-    """Return when the member that `frame_point_by` returns has joined."""
+    """Return the time at which the member that `frame_point_by` returns has joined."""
 
 class FrameBase(HeldBase):
     """A slot that a reader holds."""
@@ -1828,7 +1935,7 @@ class FrameBase(HeldBase):
 
     @property
     def closed(self) -> bool:
-        """Whether the frame was given back."""
+        """Whether the frame's slot has been given back."""
 
     def close(self) -> None:
         """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.

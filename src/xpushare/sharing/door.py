@@ -67,8 +67,8 @@ def paths() -> Generator[list[str]]:
 
 @contextlib.contextmanager
 def opening(cookie: bytes) -> Generator[bytes | None]:
-    """Yield the path of a socket for the table with this cookie, on which the block has to start listening. After the
-    block, other processes can find the socket. Yields None if there is no runtime folder.
+    """Yield the path at which to create the socket of the table with this cookie, or None if there is no runtime
+    folder. The `with` block has to start listening at that path. After the block, other processes can find the socket.
     """
     with _folder() as folder:
         if folder is None:

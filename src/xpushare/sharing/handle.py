@@ -105,7 +105,9 @@ def keyed_hash(data: bytes) -> bytes:
 
 
 def wrong_seal(what: str, pid: int) -> str:
-    """Return why the seal is wrong. `pid` is the exporter's pid, if the bytes contain one."""
+    """Return the error message for a `what` (a handle, for example) with a wrong seal. `pid` is the exporter's pid, if
+    the bytes contain one.
+    """
     owner = None
     with contextlib.suppress(OSError):
         owner = os.stat(f"/proc/{pid}").st_uid
@@ -123,9 +125,7 @@ def encode_text(raw: bytes) -> str:
 
 
 def decode_text(text: str) -> bytes:
-    """Return the bytes that `text` stands for. Accepts only the spelling of `encode_text`, with white space
-    around it.
-    """
+    """Return the bytes that `text` stands for. Accepts only output of `encode_text`, with white space around it."""
     text = text.strip()  # a line of a file or of another program's output
     if text.startswith("<") and text.endswith(">"):
         raise InvalidHandleError("this is the repr of a handle: send bytes(handle) or str(handle)")
@@ -152,7 +152,7 @@ def _backend(field: bytes) -> str:
 
 
 class Named:
-    """A handle. If it was looked up by a name, it follows the name: see `following`."""
+    """The base of handles that can be looked up by a name. Such a handle follows the name: see `following`."""
 
     __slots__ = ()
 
@@ -334,8 +334,8 @@ def following(handle: _N, newest: Callable[[], Named]) -> _N:
 
 def newest(handle: object) -> Any:
     """Return the current handle of the name by which an expired handle was looked up. Returns None if `handle` was not
-    looked up by a name, or if the name still stands for this handle. Raises `HandleExpiredError` if nobody publishes
-    the name any more.
+    looked up by a name, or is still the name's current handle. Raises `HandleExpiredError` if nobody publishes the name
+    any more.
     """
     look = newest_of(handle) if isinstance(handle, Named) else None  # type: ignore[arg-type]
     found = None if look is None else look()
@@ -343,7 +343,9 @@ def newest(handle: object) -> Any:
 
 
 def parse(raw: bytes) -> Handle:
-    """Return the handle with these bytes. Raises `InvalidHandleError` unless it is of this user and boot."""
+    """Return the handle with these bytes. Raises `InvalidHandleError` unless the handle was made by this user since the
+    host booted.
+    """
     found: Handle | None = identity.sealing().read(raw)
     if found is None:
         raise InvalidHandleError(_why_bad(raw))
@@ -357,7 +359,7 @@ def expect_this_boot(boot_id: bytes) -> None:
 
 
 def _why_bad(raw: bytes) -> str:
-    """Return the reason why `Seal.read` refuses these bytes."""
+    """Return the reason why `Seal.read` rejects these bytes."""
     if raw.startswith((MAGICS["message"], CHANNEL_MAGIC)):
         return OF_ARRAY if raw.startswith(MAGICS["message"]) else OF_CHANNEL
     if len(raw) != Handle.NBYTES:

@@ -226,7 +226,7 @@ def connect(name: str = "keeper") -> socket.socket | None:
 
 def _start() -> None:
     """Start a keeper that outlives this process. If several processes start a keeper at the same time, only one keeper
-    stays.
+    continues to run.
     """
     if not sys.executable:
         raise InvalidArgumentError("no keeper runs, and this program does not know its Python: start `xpushare keep`")
@@ -304,7 +304,7 @@ class Connection:
         return found
 
     def hold(self, facts: Sequence[Fact], fds: Sequence[OwnedFd]) -> list[bytes]:
-        """Hand memory over to the keeper by its descriptors. Returns the keeper's handles for the memory."""
+        """Hand memory over to the keeper by sending its descriptors. Returns the keeper's handles for the memory."""
         for at in range(0, len(fds), _AT_ONCE):
             self._ask(FDS, None, fds[at : at + _AT_ONCE])
         raw = self._ask(HOLD, json.dumps(facts).encode())
@@ -332,7 +332,7 @@ class Connection:
 
     def send_replace(self, name: str) -> None:
         """Ask the keeper to hand all its memory over to the process that listens under that name, and to end. The
-        keeper answers once it has handed everything over; see `replaced`.
+        keeper answers once it has handed everything over. `replaced` receives the answer.
         """
         _send(self._socket, REPLACE, name.encode())
 

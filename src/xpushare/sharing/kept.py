@@ -32,11 +32,11 @@ def _no_call() -> None:
 
 
 class _Call:
-    """A call of `after_work`. The next call is made once this call is over, or was dropped because the device is
-    broken.
+    """One callback that is passed to `after_work` and ends leases once the device work has finished. The callback for
+    the next leases is submitted when this one has run, or was dropped because the device is broken.
 
-    `over` is set when the call ends, because this object may be deleted much later. On a free-threaded build, an object
-    whose last reference another thread has dropped may live until the thread that made it runs again.
+    `over` is set when the callback has run, because this object may be deleted much later. On a free-threaded build, an
+    object whose last reference another thread has dropped may live until the thread that made it runs again.
     """
 
     __slots__ = ("__weakref__", "_then", "next", "over", "uses")
@@ -59,7 +59,8 @@ class Uses(list[Lease]):
     """The leases of closed imports that device work may still read or write. Such a lease ends once the work that was
     submitted before the close has finished. Until then, the exporter does not give the memory to anybody else.
 
-    At most one call of `after_work` is pending at a time. The next call covers all closes since the previous call.
+    `after_work(callback)` calls `callback` once the work submitted so far has finished. At most one callback is pending
+    at a time. The next one covers all closes since the previous one.
     """
 
     def __init__(self, after_work: Callable[[Callable[[], object]], object]) -> None:
@@ -68,8 +69,8 @@ class Uses(list[Lease]):
         self._under_way: Callable[[], _Call | None] = _no_call
 
     def __call__(self) -> None:
-        """Start a call of `after_work` for the leases that were appended, unless an earlier call is pending. If an
-        interrupt stops this, the next call covers these leases.
+        """Have `after_work` end the leases that were appended, unless an earlier callback is pending. If an interrupt
+        stops this, the next callback covers these leases.
         """
         before = self._under_way()
         if not self or (before is not None and not before.over):
@@ -89,7 +90,7 @@ class Uses(list[Lease]):
 
 @final
 class Room:
-    """What the cache of closed imports needs to know about one device's memory. `nbytes` returns the memory's size, and
+    """The limits of the cache of closed imports for one device's memory. `nbytes` returns the memory's size, and
     `free_nbytes` how much of it is free (0 if the driver does not report that). `look_after` (`Adapter.look_after`)
     makes a thread call the function that releases expired imports. `uses` collects the leases of closed imports that
     device work may still use. None means that no lease has to wait for such work.
@@ -112,9 +113,9 @@ class Room:
         self.looked_after = False  # whether a thread looks after the cached imports
 
     def prepare(self) -> bool:
-        """Do the steps that a finaliser must not do: read the settings, ask for the memory's size, and start the thread
-        that looks after the cache. If a step fails, nothing is cached. Raises `InvalidArgumentError` for invalid
-        settings.
+        """Return whether imports of this device can be cached. The first call does the steps that a finaliser must not
+        do: read the settings, ask for the memory's size, and start the thread that looks after the cache. If a step
+        fails, nothing is cached. Raises `InvalidArgumentError` for invalid settings.
         """
         if not self._prepared:
             self.seconds = settings.seconds("XPUSHARE_KEEP_SECONDS", SECONDS)
@@ -254,8 +255,8 @@ class Kept:
             return sum(of.nbytes for of in self._of.copy().values())
 
     def _counted(self, room: Room) -> int:
-        """Recount the cached bytes of a device, since an interrupt may have come between a removal and the update of
-        the count.
+        """Recount and return the cached bytes of a device. The running count may be wrong, since an interrupt may have
+        come between the removal of an import and the update of the count.
         """
         with self._lock:
             found = [(key, item.nbytes) for key, item in self._all() if item.room is room]

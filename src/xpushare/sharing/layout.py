@@ -13,8 +13,8 @@ __all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TA
 
 
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:
-    """Return a `Struct` that reads these fields of a C structure, beginning at the first of them. The `Struct` skips
-    the gaps between the fields, and is at least `nbytes` long.
+    """Return a `Struct` that reads `fields` of the C structure `of`, beginning at the first of these fields. The
+    `Struct` skips the gaps between the fields, and is at least `nbytes` long.
     """
     start = at = STRUCTS[of][fields[0]][0]
     code = "<"

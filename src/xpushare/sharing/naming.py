@@ -79,7 +79,7 @@ NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @final
 class _Call:
-    """Identifies one call of `publish` or `unpublish`. When the call is over, no reference to this object is left."""
+    """The identity of a `publish` or `unpublish` call. When the call is over, no reference to this object is left."""
 
     __slots__ = ("__weakref__",)
 
@@ -266,7 +266,7 @@ def taken_over(name: str) -> None:
 
 
 def taken_back(name: str) -> None:
-    """Restore the file of a name after a hand-over to another process failed."""
+    """Restore the file of a name after handing the name over to another process has failed."""
     with lock:
         own = names.get(name)
         if own is not None and not own.published():
@@ -293,7 +293,9 @@ def unpublish(name: str) -> None:
 
 
 def _who_has(name: str) -> str:
-    """Return a text that says who publishes a name that this process does not publish, and how to end that."""
+    """Return a text that names the process that publishes `name`, which this process does not publish. The text also
+    says how to withdraw the name.
+    """
     holder = _holder_at(names_folder() / name)
     if holder is None:
         from difflib import get_close_matches
@@ -334,7 +336,9 @@ def _process(holder: int) -> str:
 
 
 def _holder_at(path: Path) -> int | None:
-    """Return the living process that has published the file, as `holder_of` does."""
+    """Return the pid of the living process that has published the file, or None. The result is 0 if the pid is not
+    visible here.
+    """
     fd = open_file(path)
     return None if fd is None else holder_of(fd)
 

@@ -82,8 +82,8 @@ class Node:
         return table is not None and table.cookie == cookie
 
     def meet(self, handle: Handle) -> Peer | None:
-        """Attach to the exporter of a handle by the fast path, as `Peers.meet` does, and return it. Return None for a
-        handle of this process.
+        """Attach to the exporter of a handle by the fast path, and return the exporter. Return None for a handle of
+        this process, or if the fast path fails, as `Peers.meet` does.
         """
         if self.is_own(fields_of(handle).cookie):
             return None

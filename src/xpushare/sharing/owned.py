@@ -76,7 +76,7 @@ class Owned:
 
     @classmethod
     def of(cls, what: Import) -> Owned:
-        """Duplicate the descriptors of an import."""
+        """Return an `Owned` with duplicates of the descriptors of an import."""
         expect_lasting(what.form, len(what.fds))
         fds: list[OwnedFd] = []
         try:
@@ -89,7 +89,7 @@ class Owned:
         return cls(fds, export, what.exporter)
 
     def export(self) -> Export:
-        """Return the facts that the memory's maker gave, with this process's descriptors."""
+        """Return the export as the memory's maker described it, but with this process's descriptors."""
         numbers = tuple([fd.number for fd in self.fds])
         if len(numbers) > layout.FDS_INLINE:
             return self._export._replace(on_demand=OnDemand(DUPLICATE, numbers, 0, 0))

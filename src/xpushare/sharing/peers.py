@@ -75,7 +75,7 @@ OpenNative = Callable[[Fields, PeerTable], tuple[Any, Lease] | None]
 
 @final
 class Opener:
-    """How this process opens exports of one kind on one device. Its number is part of the cache's keys.
+    """How this process opens exports of one kind on one device. The opener's `number` is part of the cache's keys.
 
     - `make` imports one object
     - `make_all` imports several objects: all of them, or none
@@ -231,7 +231,7 @@ class Peer(PeerTable):
         return Entry._make(layout.ENTRY.unpack(found))
 
     def hardware(self, handle: Handle, entry: Entry) -> Hardware:
-        """Return the device of the entry, which is the one that the handle names."""
+        """Return the device of the entry. Raises `InvalidHandleError` unless the handle names the same device."""
         fields = fields_of(handle)
         if not entry.device:  # the header was full
             return Hardware(handle.backend, handle.device_uuid, "", "")
@@ -326,8 +326,8 @@ class Peer(PeerTable):
 
 @final
 class Turn(_RLock):  # type: ignore[misc]
-    """The right to make an object, held by one thread at a time. Re-entrant for signal handlers. The thread that a
-    handler interrupted finds the object that the handler made.
+    """A lock that lets one thread at a time make an object. The lock is re-entrant, so a signal handler may make the
+    object in the thread that it interrupted. That thread then finds the handler's object.
     """
 
     keys: frozenset[Hashable] = frozenset()  # of the objects that are made together
@@ -403,14 +403,14 @@ class Peers:
             return found
 
     def _forget_turns(self) -> None:
-        """Remove the turns that no thread has any more. The caller holds the lock."""
+        """Remove the turns (locks, see `Turn`) that no thread uses any more. The caller holds the lock of the peers."""
         self._turns = {key: turn for key, turn in self._turns.copy().items() if turn() is not None}
 
     def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
 
     def _turn_together(self, keys: Iterable[Hashable]) -> Turn:
-        """Make one turn for all keys that have no turn yet."""
+        """Make one turn (a lock, see `Turn`) for all keys that have no turn yet."""
         with self._lock:
             self._forget_turns()
             others = self._turns_together()
@@ -421,9 +421,9 @@ class Peers:
         return turn
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-        """Return the result of `find`. If there is none, return the result of `make`, which `find` finds from then on.
-        Only one thread at a time works on a key. If a thread finds no route, the threads that waited for it raise the
-        same error.
+        """Return the result of `find`. If it is None, return the result of `make`, which `find` returns from then on.
+        Only one thread at a time works on a key. If `make` raises `RouteError`, the threads that were waiting meanwhile
+        raise the same error.
         """
         while True:
             turn = self._turn(key)
@@ -473,7 +473,9 @@ class Peers:
         return found
 
     def _made(self, handle: Handle, way: Callable[[Handle], routes.Met | None]) -> Peer | None:
-        """Return the exporter that `way` has attached to, or None if it has attached to none."""
+        """Attach to the exporter of `handle` by calling `way`, and return the exporter. Return None if `way` returns
+        None.
+        """
         cookie = fields_of(handle).cookie
         met, found = way(handle), None
         if met is not None:
@@ -660,8 +662,9 @@ class Peers:
 
     @staticmethod
     def count(peer: Peer, fields: Fields, own: bool = False) -> None:
-        """Count the open of a pickle. With `own`, tell the exporter that this process may export the memory itself from
-        now on. Raises `HandleExpiredError` if the pickle's object has died and another process opened it first.
+        """Record that a pickle was opened. With `own`, also record at the exporter that this process may export the
+        memory itself from now on. Raises `HandleExpiredError` if the pickle's object has died and another process
+        opened it first.
         """
         if fields.flags & PICKLED and not peer.domain.take_open(fields.entry) and peer.ends(fields.entry):
             raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_PICKLE]}")
@@ -933,8 +936,8 @@ class Peers:
             raise
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
-        """Return the object that `make` makes of an event's slot, or has made at an earlier open, and the slot's lease.
-        An event has nothing to import.
+        """Open an event's slot. Return the object and the lease of the slot. `make` makes the object, unless an earlier
+        open has made it. An event has no memory to import.
         """
         fields = fields_of(handle)
         known = self.known(fields.cookie)

@@ -100,7 +100,9 @@ _Names = Mapping[tuple[bytes, int, int], tuple[str, int]]
 
 
 def _expect_resources(error: OSError) -> None:
-    """Re-raise the error if this process lacks resources. Such an error says nothing about the examined process."""
+    """Re-raise the error if it says that this process lacks resources. Such an error says nothing about the examined
+    process.
+    """
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise from_os_error(error, "looking at what processes share") from error
 
@@ -204,8 +206,8 @@ class _Members:
         self._known: dict[int, int | None] = {}
 
     def pid(self, index: int) -> int | None:
-        """Return the member's pid in this process's namespace, 0 if the pid is not visible, or None if the member is
-        dead. All of this comes from the kernel.
+        """Return the member's pid in this process's namespace. Return 0 if the pid is not visible, or None if the
+        member is dead. All of this comes from the kernel.
         """
         if index not in self._known:
             found = _native.lock_holder(self.fd, layout.LIFE + index)

@@ -56,7 +56,7 @@ def deadline_in(nanoseconds: int) -> int:
 
 
 class _Waiting(NamedTuple):
-    """The limits on pickles that wait for their first open."""
+    """An upper estimate of the size and the number of a device's pickles that wait for their first open."""
 
     nbytes: int
     number: int
@@ -253,17 +253,18 @@ class Table:
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
-        """Return why an export ends now, or 0 if it does not end yet. While a process has the export open, the export
-        stays, since the process may still fetch its descriptors or pass it on. A process that uses up the last open
-        takes a lease first, and adds the open again, if it does, before it ends the lease. So this checks the reason,
-        then the leases, then the reason again.
+        """Return the reason why an export ends now, or 0 if it does not end yet.
+
+        While a process has the export open, the export stays, since the process may still fetch its descriptors or pass
+        it on. A process that uses up the last open takes a lease first. If it adds the open again, it does so before it
+        ends the lease. So this method checks the reason, then the leases, then the reason again.
         """
         if not self._reason(found) or self.domain.holders(found.entry):
             return 0
         return self._reason(found)
 
     def _reason(self, found: Exported) -> int:
-        """Return why an export ends once no process has it open, or 0 if it does not end by itself."""
+        """Return the reason why an export ends once no process has it open, or 0 if it does not end by itself."""
         used_up = not self.domain.opens_left(found.entry)
         if found.implicit:
             return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
@@ -287,8 +288,11 @@ class Table:
                 self._put.popitem(last=False)
 
     def _sweep(self, tries: int = _ENDING_TRIES, patience: int = _PATIENCE) -> list[Any]:
-        """End expired exports: foreign memory that nobody has open or uses any more, and exports that end by
-        themselves. Returns the objects that the caller must drop.
+        """End the exports that have expired, and release ended exports whose memory no importer has open or uses any
+        more. Returns the objects that the caller must drop outside the lock.
+
+        At most `tries` exports of each sort are checked. The check of ended exports stops after `patience` exports
+        whose memory is still in use.
         """
         ended: list[Any] = []
         if not self._lingering and not self._ending:
@@ -362,7 +366,9 @@ class Table:
             raise InvalidArgumentError("this handle has been put already")
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
-        """End the export. Returns False if it had already ended, but True for the first `put` of a freed object."""
+        """End the export. Returns whether this call ended it. If the exported object was freed, the first `put` returns
+        True as well.
+        """
         ended: list[Any] | None = None
         with self._lock:
             found = self._withdrawn(handle, reason)
@@ -380,8 +386,8 @@ class Table:
         del gone, ended  # released outside the lock
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
-        """Return the export that a withdrawal ends, or None if the export had ended before. Return True instead for the
-        first `put` of a freed object. The caller holds the lock.
+        """Withdraw a handle, and return the export that this ends. Return None if the export had ended before. Return
+        True instead for the first `put` of a freed object. The caller holds the lock.
         """
         fields = fields_of(handle)
         found = self._entries.find(fields)
@@ -509,8 +515,8 @@ class Table:
     # --- exports that nobody will close
 
     def lose(self, handle: Handle) -> bool:
-        """Record that the object that `share` returned was dropped unclosed. Returns True if its export stays until
-        this process ends.
+        """Record that the handle object that `share` returned was garbage-collected without being closed. Returns True
+        if its export stays until this process ends.
         """
         fields = fields_of(handle)
         with self._lock:
@@ -551,8 +557,8 @@ class Table:
 
     def users(self, wanted: Callable[[Any], bool]) -> list[int | None]:
         """Return the pids of the processes that still have exported memory open. A pid of 0 stands for a process that
-        is not visible here, and None for an unknown process to which an owner may have passed the memory. `wanted`
-        returns whether the memory of an export's source counts.
+        is not visible here. None stands for an unknown process to which an owner of the memory may have passed it.
+        `wanted` is called with the source of each export, and returns whether that export counts.
         """
         self.sweep(everything=True)
         pids = {index: pid for index, pid, _since, alive in self.domain.members() if alive}

@@ -52,7 +52,7 @@ def get(pidfd: int, fd: int) -> OwnedFd:
 
 
 def meet(handle: Handle) -> Met | None:
-    """Attach by one native call."""
+    """Attach to the exporter of `handle` by one native call. Returns None if this fails."""
     found = _native.meet(fields_of(handle))
     if found is None:
         return None

@@ -46,8 +46,9 @@ _AT_ONCE: Final = CONSTANTS["FDS_AT_ONCE"]
 
 
 def _connect(fields: Fields) -> socket.socket:
-    """Connect to the exporter's socket in the runtime folder, which only its user can reach, else to its abstract
-    socket, which needs no common folder but is open to everybody in its network namespace.
+    """Connect to the exporter's socket in the runtime folder, which only its user can reach. If there is no such
+    socket, connect to its abstract socket, which needs no common folder but is open to everybody in its network
+    namespace.
     """
     gone = exporter_gone(fields.pid, "nobody listens at its socket")
     with door.path(fields.cookie) as path:
@@ -190,8 +191,8 @@ def attach(handle: Handle) -> Attachment:
 
 
 def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # noqa: ARG001
-    """Ask for all entries in one request. The exporter answers for the first entries, as many as fit into one packet,
-    so repeat the request for the remaining entries.
+    """Fetch the descriptors of all entries with as few requests as possible. The exporter answers a request for as many
+    of the first entries as fit into one packet. The request is then repeated for the remaining entries.
     """
     got: list[list[OwnedFd]] = [[] for _ in wanted]
     refused: dict[int, Blocked | XpuShareError] = {}
@@ -224,7 +225,9 @@ def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # 
 def _take(
     wanted: Wanted, answer: tuple[int, int, int], got: list[OwnedFd], fds: list[OwnedFd]
 ) -> Blocked | XpuShareError | None:
-    """Move an entry's descriptors from the beginning of `fds` to `got`. Returns the error if the answer is one."""
+    """Move an entry's descriptors from the beginning of `fds` to `got`. Returns the error if the answer reports one, or
+    does not fit the entry.
+    """
     status, count, total = answer
     got += fds[:count]
     del fds[:count]
