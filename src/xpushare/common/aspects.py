@@ -25,7 +25,7 @@ class Aspect(StrEnum):
     def __new__(cls, value: str, doc: str = "", query: str = "") -> Self:
         self = str.__new__(cls, value)
         self._value_ = value
-        self.doc = doc
+        self.doc = self.__doc__ = doc
         self.query = query
         return self
 
