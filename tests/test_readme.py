@@ -66,6 +66,11 @@ def test_the_reference_has_every_public_name() -> None:
     named = [name for page in pages for name in re.findall(r"^::: xpushare\.([\w.]+)$", page, re.MULTILINE)]
     assert len(named) == len(set(named))
     assert set(named) == {*xs.__all__} - {"ipc", "ur"} | {f"ipc.{name}" for name in xs.ipc.__all__} | UNNAMED
+    overview = (ROOT / "docs" / "reference" / "index.md").read_text()
+    errors = {
+        name for name in xs.__all__ if isinstance(kind := getattr(xs, name), type) and issubclass(kind, Exception)
+    }
+    assert {*xs.__all__} - errors - {"ipc"} <= {*re.findall(r"`(?:xpushare\.)?(\w+)`", overview)}
     functions = {name for name in xs.ur.__all__ if name.startswith("ur")}
     headings = [
         name

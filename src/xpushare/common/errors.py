@@ -94,8 +94,8 @@ class InvalidHandleError(InvalidArgumentError):
 
 
 class HandleExpiredError(XpuShareError):
-    """The handle is no longer valid. Its exporter has closed it or has exited, it has been opened `opens` times, or its
-    `ttl` has run out.
+    """The handle is no longer valid. Its exporter has closed it or has exited, it has been opened `opens` times, its
+    `ttl` has run out, or the version of a name is not kept any more.
     """
 
     default_result = Result.ERROR_INVALID_VALUE
@@ -118,7 +118,9 @@ class RouteError(XpuShareError, PermissionError):
 
 
 class PeerLostError(XpuShareError, ConnectionError):
-    """The process that should have signalled has died, or its queue has failed."""
+    """The process that should have signalled has died, or its queue has failed. A channel raises this error if its last
+    writer has ended without `finish()`.
+    """
 
     default_result = Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
 

@@ -311,7 +311,7 @@ class SharedArray(ArrayState, Holder[Range]):
     _copy_advice = "it is the memory. numpy.array(a) makes a private copy"
 
     def __new__(cls, *args: Never, **options: Never) -> Self:  # noqa: ARG004
-        raise TypeError("make a SharedArray by xs.empty, xs.zeros or xs.array, or get one from xs.attach")
+        raise TypeError("a SharedArray is made by xs.empty, xs.zeros, xs.array and xs.attach")
 
     def _before_host(self) -> None:
         """Wait for the producer's stream, because the host is about to read the array. Once the content is complete,
