@@ -73,7 +73,11 @@ class Channel(Advised, Awaitable):
         (4.0, {'t': 0.5})
     """
 
-    __slots__ = ("__weakref__", "_changes", "_end", "_label", "_mode", "_watched", "closed", "name")
+    __slots__ = {
+        **dict.fromkeys(("__weakref__", "_changes", "_end", "_label", "_mode", "_watched")),
+        "closed": "Whether `close` was called.",
+        "name": "The name of the channel. It begins with a dot if its maker passed None.",
+    }
 
     name: str
     """The name. A channel without one is named by a dot and a number."""

@@ -108,7 +108,7 @@ class Lock(_native.LockMember, _Shared):
         >>> lock.close()
     """
 
-    __slots__ = ("__weakref__", "_crew", "_pickle", "closed")
+    __slots__ = {"__weakref__": None, "_crew": None, "_pickle": None, "closed": "Whether `close` was called."}
 
     def __new__(cls, name: str | None = None, *, label: str | None = None) -> Self:
         return _open_lock(cls, crews.check_name(name), crews.check_label(label), create=True)
@@ -186,7 +186,7 @@ class Atomic(_native.AtomicMember, _Shared):
         (5, 7)
     """
 
-    __slots__ = ("__weakref__", "_crew", "_pickle", "closed")
+    __slots__ = {"__weakref__": None, "_crew": None, "_pickle": None, "closed": "Whether `close` was called."}
 
     def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
         if type(initial) is not int or not -(1 << 63) <= initial < 1 << 63:
