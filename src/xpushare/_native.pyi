@@ -1511,16 +1511,15 @@ class StreamQueue:
         """Make later work wait until the point is done or lost. If the point is done or lost already, nothing is
         queued.
 
-        If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost, all signals of
-        this queue from now until then are lost before the device is released. Later signals are lost until `told` is
-        called. `Slot.released` also reports, once, a held wait that is lost, or a wait for a point that was lost
-        before.
+        If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost later, the signals
+        of this queue from this call on are lost, too, before the device continues. Further signals are lost until
+        `told` is called. `Slot.released` reports each lost wait once, even if the device did not wait.
         """
 
     def lost(self, slot: Slot) -> None:
-        """Record a wait for a signal that was lost before. Signals of this queue are lost from now until `told` is
-        called, with the cause of that slot's newest loss. An adopted queue ignores this, since users of the other
-        library cannot ask for losses.
+        """Record that this queue was to wait for a signal that is lost already. Until `told` is called, signals of this
+        queue are lost, too. Their cause is that of the slot's newest loss. An adopted queue ignores this, since users
+        of the other library cannot ask for losses.
         """
 
     def told(self, place: int) -> None:
@@ -1537,7 +1536,9 @@ class StreamQueue:
         """
 
     def finish(self, slot: Slot, point: int) -> int:
-        """Queue the `host` function that completes a point with `after`. The slot's memory stays mapped until then."""
+        """Queue a host function that completes the point of a `signal` that returned `after`. The slot's memory stays
+        mapped until the function has run.
+        """
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         """Queue other work as calls of driver functions. Each call is `(address of the function, argument, ...)`. They

@@ -201,7 +201,7 @@ class DriverMemory(abc.ABC):
         raise NotImplementedError
 
     def wake(self) -> bool:
-        """Take the memory into use again. Returns False if the memory was freed in the meantime."""
+        """Start using the memory again. Returns False if the memory was freed in the meantime."""
         raise NotImplementedError
 
     @abc.abstractmethod

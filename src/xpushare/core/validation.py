@@ -313,7 +313,9 @@ def print_retained() -> int:
 
 
 def misused(layer: str, error: Exception, subject: object) -> None:
-    """Handle `declare.misused`: the program misused `subject`, which raises `error`."""
+    """Write a message of the layer about the program's misuse of `subject`, for which the caller raises `error`.
+    `declare.misused` calls this function.
+    """
     if layer in checks:
         if layer == "lifetime" and subject is not None:
             record = books.of(subject)

@@ -803,8 +803,8 @@ class Peers:
             asked.clear()
 
     def _asked(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Asked | None:
-        """Take a lease of an entry whose descriptors native code does not fetch. Returns None for an entry that has to
-        be opened step by step.
+        """Take a lease of an entry whose descriptors Python has to request from the exporter. Returns the data for the
+        request, or None if the entry cannot be opened together with others.
         """
         fields = fields_of(handle)
         if fields.flags & COUNTED:

@@ -256,8 +256,8 @@ class Cuda(VirtualMemoryAdapter):
         _memory.name_all(found)
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        """Find another library's memory. If `nbytes` is given, return only those adjacent allocations that contain the
-        `nbytes` bytes from `address`.
+        """Find memory of another library that contains `address`, or return None. The result covers all allocations
+        that adjoin each other there or, if `nbytes` is given, only those with the `nbytes` bytes from `address`.
         """
         found = self._pools.find(address, self.info_of) or _memory.locate(
             self.memory_engine, self._driver, self.info_of, address, nbytes

@@ -23,8 +23,8 @@ _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # the source of fills: e
 
 
 class Mark(NamedTuple):
-    """A driver event that the engine queues to learn when the command list has reached that place, and the pool that
-    contains only this event. The pool is 0 for a counter-based event, which needs no pool.
+    """A driver event and the pool that contains only this event. The engine appends the event to the command list, and
+    the event completes when the list has run that far. The pool is 0 for a counter-based event, which needs no pool.
     """
 
     event: int

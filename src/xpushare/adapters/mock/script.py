@@ -122,7 +122,9 @@ class ScriptedDriver(Calls):
         return self.made(doing, "stream_create", ordinal, self._beside.get(ordinal, (0, ""))[0])
 
     def ordering(self, ordinal: int) -> Literal["device", "shared", "held"]:
-        """Return how streams that are created on a device from now on wait for signals of events."""
+        """Return the ordering of streams that are created on a device later: the way in which they wait for signals of
+        events. docs/architecture.md describes the three orderings.
+        """
         return self._beside[ordinal][1] if ordinal in self._beside else "held" if ordinal else "device"
 
     # --- the script ------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class OpenCL(Listed, HostStreamAdapter):
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """Adopt another library's queue by making a queue of ours in its context. Events of the driver order the two
+        """Adopt another library's queue: make a queue of ours in its context. Events of the driver order the two
         queues.
         """
         handle = queue_of(native)

@@ -137,7 +137,9 @@ class Stream:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
     def wait_native(self, doing: str, event: Callable[[int], Calls]) -> Calls:
-        """Return the calls that `event`, a function of `Theirs`, makes for this queue."""
+        """Return the calls that make this queue wait for another library's event. `event` is a function of `Theirs`,
+        which returns them for a queue's handle.
+        """
         return event(self.handle)
 
     def record_native(self, doing: str) -> NativeEvent:

@@ -163,7 +163,9 @@ def test_interfaces(pair: Pair) -> None:
 
 
 def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-    """Return, for each class, an object that has a method `close` and a function that uses the object."""
+    """Return a pair for the name of each class that has a method `close`: an object of the class, and a function that
+    uses the object.
+    """
     found: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "Memory": (xs.malloc_device(NBYTES, device), lambda thing: thing.ptr),
         "Event": (xs.Event(device), lambda thing: thing.value),
