@@ -191,8 +191,8 @@ def search() -> Iterator[Vendor]:
 
 
 def records(own: bool) -> Iterable[Vendor]:
-    """Return the vendors of this package. If `own` is False, search for other packages that provide vendors, and return
-    the vendors of those packages.
+    """Return the vendors of this package or, if `own` is False, those of other packages. Only the second case searches
+    for other packages.
     """
     return map(_own, _own_names()) if own else _elsewhere().values()
 
@@ -211,7 +211,7 @@ def known(backend: str) -> bool:
 
 
 def record(backend: str) -> Vendor | None:
-    """Return the record of that name, or None if no adapter is installed for it."""
+    """Return the vendor whose backend has that name, or None if no adapter of that name is installed."""
     found = _records.get(backend)
     if found is None:
         found = _own(backend) if backend in _own_names() else _elsewhere().get(backend)

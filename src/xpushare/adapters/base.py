@@ -77,7 +77,9 @@ class Form(enum.IntEnum):
 
 
 class Same(enum.Enum):
-    """The properties that an importer's device must have in common with an exporter's device of another backend."""
+    """How much an importer's device and an exporter's device of another backend must have in common for an import: the
+    same host, the same physical device, or the same physical device and driver.
+    """
 
     HOST = "host"
     DEVICE = "device"
@@ -278,7 +280,7 @@ class DriverRange(abc.ABC):
 
 
 class Piece(NamedTuple):
-    """An allocation of a pool. The allocator of another library has handed out parts of the allocation."""
+    """One allocation of a pool. Another library's allocator has handed out parts of it."""
 
     address: int
     nbytes: int
@@ -318,7 +320,7 @@ class DriverPool(abc.ABC):
 
     @abc.abstractmethod
     def release(self) -> None:
-        """End the pool once the last allocation from it is free."""
+        """End the pool once the last allocation from it has been freed."""
 
 
 class Stamp(Protocol):
@@ -342,7 +344,7 @@ class Profile:
 
     def begin(self, now: int, stamp: Stamp | None = None) -> None:
         """Start the times of a new signal. If `stamp` is given, it provides the last two times. Otherwise the queue
-        that executes the signal sets the two times.
+        that executes the signal sets them.
         """
         self.queued = self.submit = now
         self.start = self.end = 0
@@ -598,7 +600,7 @@ class Adapter(abc.ABC):
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
         """Adopt a stream by the driver's handle, and return a queue over it. If `owned` is true, the stream is
-        destroyed after the queue.
+        destroyed when the queue has ended.
         """
         raise FeatureNotSupportedError(
             f"{self.backend} cannot use another library's stream by its handle: use xs.Queue"

@@ -267,7 +267,9 @@ class Cuda(VirtualMemoryAdapter):
         return found
 
     def _introduce(self, info: DeviceInfo) -> None:
-        """Let native code find the memory on a device, if this package uses the context of the device."""
+        """Let native code look up memory on a device without Python. Does nothing if this package has not used the
+        device's context.
+        """
         gpu = self.device(info)
         if gpu.used:
             if self.recogniser is None:

@@ -196,8 +196,8 @@ class Driver(ProcessDriver["Gpu"]):
     @property
     def waiting_streams(self) -> int:
         """How many streams of a device may wait for points that may never come. A waiting stream occupies its hardware
-        channel. With a quarter of the channels occupied, every other stream keeps running. With half of the channels
-        occupied, some other streams stand still (measured).
+        channel. In our measurements, every other stream kept running while a quarter of the channels was occupied. With
+        half of the channels occupied, some other streams stalled.
         """
         return self.channels // 4
 
@@ -256,9 +256,9 @@ class Context:
 class Gpu:
     """One device of the driver, with the hooks that the stream engine calls.
 
-    The primary context of the device is retained at first use and never released. Releasing a context would wait for
-    the context's work, and would hang if that work waits for a signal that never comes (measured). When the process
-    exits, the driver does not wait for the work.
+    The primary context of the device is retained at first use and never released. Releasing a context waits for the
+    context's work, so it hangs if that work waits for a signal that never comes. When the process exits, the driver
+    does not wait for the work.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:

@@ -109,8 +109,8 @@ _imported: Final[WeakKeyDictionary[Any, _Semaphore]] = WeakKeyDictionary()
 
 @final
 class Point:
-    """A wait for a value of a timeline semaphore, or a signal of that value. The code that queues the calls must keep
-    this object alive until they have finished.
+    """A wait for a value of a timeline semaphore, or a signal of that value. Keep this object alive until the queued
+    wait or signal has completed.
     """
 
     def __init__(self, gpu: Gpu, point: TimelinePoint) -> None:

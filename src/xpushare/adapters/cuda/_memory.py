@@ -57,8 +57,8 @@ class ManagedMemory(Mapped):
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
-    """Map a peer's memory from a pool. Memory of cudaMalloc comes here only if `open_legacy` has refused it, so this
-    raises the error: the import is read-only, or invalid.
+    """Map a peer's memory from a pool. `open_legacy` maps memory of cudaMalloc, except read-only and invalid imports.
+    For those, this function raises the error.
     """
     if kind not in (_LEGACY, _POOL) or len(description) < _HANDLE_NBYTES:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
@@ -399,8 +399,8 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
     """Return the adjacent mappings from `address` to `end`. If `end` is None, return all mappings that adjoin each
     other around `address`.
 
-    The driver reports the whole reservation as the range of an address. But every mapping has a buffer id of its own
-    (measured), so the ends of a mapping are found by comparing the ids of neighbouring granules.
+    The driver reports the whole reservation as the range of an address. But every mapping has a buffer id of its own,
+    so the ends of a mapping are found by comparing the ids of neighbouring granules.
     """
     unit = gpu.granularity(False)
 

@@ -9,7 +9,7 @@ __all__ = ["Attribute", "Error", "Pointer"]
 
 
 class Attribute(IntEnum):
-    """Device attributes: CU_DEVICE_ATTRIBUTE_…."""
+    """Device attributes. The driver's names start with CU_DEVICE_ATTRIBUTE_."""
 
     MAX_THREADS_PER_BLOCK = 1
     MAX_BLOCK_DIM_X = 2
@@ -42,7 +42,7 @@ class Attribute(IntEnum):
 
 
 class Pointer(IntEnum):
-    """Attributes of addresses: CU_POINTER_ATTRIBUTE_…."""
+    """Attributes of addresses. The driver's names start with CU_POINTER_ATTRIBUTE_."""
 
     MEMORY_TYPE = 2
     BUFFER_ID = 7
@@ -56,7 +56,7 @@ class Pointer(IntEnum):
 
 
 class Error(IntEnum):
-    """Error codes: CUDA_ERROR_…."""
+    """Error codes. The driver's names start with CUDA_ERROR_."""
 
     INVALID_VALUE = 1
     OUT_OF_MEMORY = 2

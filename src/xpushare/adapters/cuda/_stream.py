@@ -18,13 +18,13 @@ __all__ = ["Stream"]
 
 @final
 class Stream(RuntimeStream):
-    """A stream, with the hooks that the stream engine calls. The engine queues a *mark* to learn when the stream has
-    reached that place. Here a mark is a CUDA event and its number.
+    """A stream, with the hooks that the stream engine calls. After some operations, the engine queues a *mark*, to
+    learn when the stream has finished them. CUDA's marks are pairs of a CUDA event and its number.
 
     Streams share hardware channels. If too many streams would wait, operations on our own streams are held back in this
     process. Operations on streams of other libraries cannot be held back. Calls on words and events need no current
-    context (measured), except on the default streams, which belong to the current context. The calls that `synchronize`
-    repeats are inlined, which saves one Python frame each.
+    context, except on the default streams, which belong to the current context. The calls that `synchronize` repeats
+    are inlined, which saves one Python frame each.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
@@ -54,8 +54,7 @@ class Stream(RuntimeStream):
         """Return a key that identifies this stream. No later stream has the same key, even if the driver reuses the
         handle.
 
-        Return None while the stream is being captured, since asking for the stream's id would end the capture
-        (measured).
+        Return None while the stream is being captured, since asking for the stream's id would end the capture.
         """
         context = self._context
         if self.lasting:

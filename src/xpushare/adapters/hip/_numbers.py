@@ -13,7 +13,7 @@ __all__ = ["FUNCTIONS", "AccessDesc", "AllocationProp", "Attribute", "Error", "H
 
 
 class Error(IntEnum):
-    """Error codes: hipError…."""
+    """Error codes. HIP's names start with hipError."""
 
     InvalidValue = 1
     OutOfMemory = 2
@@ -30,7 +30,7 @@ class Error(IntEnum):
 
 
 class Attribute(IntEnum):
-    """Device attributes: hipDeviceAttribute…. HIP before release 6 lacks the last attribute."""
+    """Device attributes. HIP's names start with hipDeviceAttribute. HIP before release 6 lacks the last attribute."""
 
     ConcurrentManagedAccess = 9
     Integrated = 16
@@ -40,7 +40,7 @@ class Attribute(IntEnum):
 
 
 class Pointer(IntEnum):
-    """Attributes of addresses: HIP_POINTER_ATTRIBUTE_…."""
+    """Attributes of addresses. HIP's names start with HIP_POINTER_ATTRIBUTE_."""
 
     HOST_POINTER = 4
     BUFFER_ID = 7
@@ -66,13 +66,13 @@ ALL_BITS: Final = 0xFFFFFFFFFFFFFFFF  # the mask of waits
 
 
 class Handle(ctypes.Structure):
-    """hipIpcMemHandle_t and hipIpcEventHandle_t"""
+    """The structures hipIpcMemHandle_t and hipIpcEventHandle_t, which have the same layout."""
 
     _fields_ = [("reserved", c_char * 64)]
 
 
 class AllocationProp(ctypes.Structure):
-    """hipMemAllocationProp from release 6 on"""
+    """The structure hipMemAllocationProp, as HIP declares it from release 6 on."""
 
     _fields_ = [
         *((name, c_int) for name in ("type", "requestedHandleTypes", "location_type", "location_id")),
@@ -82,7 +82,7 @@ class AllocationProp(ctypes.Structure):
 
 
 class AccessDesc(ctypes.Structure):
-    """hipMemAccessDesc"""
+    """The structure hipMemAccessDesc."""
 
     _fields_ = [("location_type", c_int), ("location_id", c_int), ("flags", c_int)]
 

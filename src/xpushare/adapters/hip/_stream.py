@@ -17,11 +17,11 @@ __all__ = ["Stream"]
 
 @final
 class Stream(RuntimeStream):
-    """A stream of our own, with the hooks that the stream engine calls. The engine queues a *mark* to learn when the
-    stream has reached that place. Here a mark is a HIP event. Streams share four hardware queues (GPU_MAX_HW_QUEUES),
-    and a wait is a kernel that blocks one of them. So the device waits only for points whose signals this process has
-    already submitted to the device. If a queue waits for any other point, the operations behind the wait are held back
-    in this process.
+    """A stream of our own, with the hooks that the stream engine calls. After some operations, the engine queues a
+    *mark*, to learn when the stream has finished them. HIP's marks are HIP events. Streams share four hardware queues
+    (GPU_MAX_HW_QUEUES), and a wait is a kernel that blocks one of them. So the device waits only for points whose
+    signals this process has already submitted to the device. If a queue waits for any other point, the operations
+    behind the wait are held back in this process.
     """
 
     around_calls: Callable[[], Scope] | None = None

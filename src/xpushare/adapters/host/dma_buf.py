@@ -113,7 +113,7 @@ class HostDmaBuf(DriverMemory):
         return made
 
     def dma_buf(self, address: int) -> tuple[OwnedFd, int]:
-        """Return a copy of the descriptor, and the offset of the address in the dma-buf."""
+        """Return a duplicate of the descriptor, and the offset of the address in the dma-buf."""
         assert self._mapping is not None
         return OwnedFd.copied(self.fd.number), address - self._mapping.address
 

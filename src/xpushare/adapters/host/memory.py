@@ -35,13 +35,13 @@ class Calls:
 
 
 def pages(nbytes: int) -> int:
-    """Return the bytes of the whole pages that hold `nbytes`."""
+    """Round a size up to whole pages."""
     page = system.page_nbytes()
     return max(page, (nbytes + page - 1) // page * page)
 
 
 def page_of_memfd() -> Any:
-    """Map one page of a new memfd, on which a driver is tested."""
+    """Map one page of a new memfd, for tests of a driver's calls."""
     nbytes = system.page_nbytes()
     fd = system.memfd("xpushare-page")
     try:

@@ -49,7 +49,7 @@ _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.hos
 
 
 class LevelZero(LibraryAdapter[Gpu]):
-    """The adapter of the GPUs of Level Zero's drivers."""
+    """The adapter for GPUs that Level Zero drivers provide."""
 
     backend = BACKEND
     stream_kind = 1  # an immediate command list, not a queue

@@ -56,8 +56,8 @@ class Stamp:
         return ((append, queue, self._address, 0, 0, 0),)
 
     def read(self) -> tuple[int, int] | None:
-        """Return the time twice, as the start and the end of the signal, or None if the device has not written it.
-        Correct even if the device's clock has wrapped around since `since`.
+        """Return the written time twice, as the start and the end of the signal, or None if the device has not written
+        it. The result is right even if the device's clock has wrapped around once since this object was made.
         """
         noted = self._noted.value
         if not noted:
@@ -343,8 +343,8 @@ class Gpu(CountedMemory):
             pages.fds.close()  # Intel's driver does not close the descriptors that it has handed out
 
     def export_fd(self, doing: str, handle: Pages) -> int:
-        """Export a file descriptor. The driver returns the same descriptor each time and owns it, so this returns a
-        duplicate.
+        """Export physical memory as a file descriptor. The driver returns the same descriptor each time and owns it, so
+        this method returns a duplicate.
         """
         exported = ze.ze_external_memory_export_fd_t(flags=n.DMA_BUF, fd=-1)
         call = "zePhysicalMemGetProperties", self.platform.context, handle.handle

@@ -97,9 +97,9 @@ class _Exported(DriverMemory):
         return described(_FD, self.nbytes, mapped, (fd.number,), own=gpu.origin + raw, form=form)
 
     def _make(self, doing: str) -> tuple[OwnedFd, bytes, int]:
-        """Return a copy of the driver's file descriptor, the driver's handle, and the size of the memory behind the
-        descriptor. Importers map that whole size. The handle is empty if the driver imports file
-        descriptors. Older drivers import only their own handles, which begin with the descriptor's number.
+        """Return a duplicate of the driver's file descriptor, the driver's handle, and the size of the memory behind
+        the descriptor, all of which importers map. The handle is empty if the driver imports file descriptors. Older
+        drivers import only their own handles, which begin with the descriptor's number.
         """
         driver, context = self._gpu.driver, self._gpu.platform.context
         if self._gpu.shares_by_fd:

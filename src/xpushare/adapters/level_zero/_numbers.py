@@ -9,7 +9,7 @@ __all__ = ["Code", "Handle", "MemoryType", "driver_version"]
 
 
 class Code(IntEnum):
-    """Result codes: ZE_RESULT_… and ZE_RESULT_ERROR_…."""
+    """Result codes. Level Zero's names start with ZE_RESULT_ or ZE_RESULT_ERROR_."""
 
     NOT_READY = 1
     DEVICE_LOST = 0x70000001
@@ -27,7 +27,7 @@ class Code(IntEnum):
 
 
 class MemoryType(IntEnum):
-    """Kinds of memory: ZE_MEMORY_TYPE_…."""
+    """Kinds of memory. Level Zero's names start with ZE_MEMORY_TYPE_."""
 
     UNKNOWN = 0
     HOST = 1
@@ -37,7 +37,7 @@ class MemoryType(IntEnum):
 
 
 class Handle(IntEnum):
-    """Kinds of handles, for the loader: ZEL_HANDLE_…."""
+    """Kinds of handles that the loader distinguishes. Its names start with ZEL_HANDLE_."""
 
     DRIVER = 0
     COMMAND_LIST = 4

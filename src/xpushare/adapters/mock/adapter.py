@@ -55,7 +55,7 @@ class _Owned:
 
 
 class Mock(HostStreamAdapter):
-    """The adapter of two devices, whose streams are threads of this process."""
+    """The adapter of the two mock devices, whose streams are threads of this process."""
 
     backend = "mock"
 

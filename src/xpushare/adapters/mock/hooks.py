@@ -58,8 +58,8 @@ class Device:
 
 
 class Stream:
-    """A stream whose work runs on a thread. The engine queues a *mark* to learn when the stream has reached that place.
-    Here a mark is an event of the mock driver.
+    """A stream whose work runs on a thread. After some operations, the engine queues a *mark*, to learn when the stream
+    has finished them. The mock driver's marks are its events.
     """
 
     fill_units: Sequence[int] = (1,)

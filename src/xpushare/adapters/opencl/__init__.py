@@ -2,6 +2,6 @@
 compiled code.
 
 Memory is memfds that the device uses in place. Queues are in-order command queues. Work that waits for events is held
-back in this process. A marker's callback completes an event's signal. Each device is tested at its first use; see
-docs/backends/opencl.md.
+back in this process until its events have completed. To signal an event, the adapter queues a marker, whose callback
+completes the signal. Each device is tested at its first use (docs/backends/opencl.md).
 """

@@ -88,7 +88,7 @@ class Code(IntEnum):
 class Event:
     """An event of the driver, released with this object. It is either the marker that was queued last, or a user event
     (a gate). A marker has no handle until the driver has received it. A gate is always completed without an error,
-    since an error status would end the work behind it.
+    since an error status would cancel the work that waits for it.
     """
 
     def __init__(self, driver: Driver, handle: int = 0, is_gate: bool = False) -> None:

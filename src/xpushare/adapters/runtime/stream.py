@@ -38,8 +38,8 @@ class RuntimeStream:
 
     def __init__(self, handle: int, functions: Mapping[str, int], prefix: str, *copying: int) -> None:
         """Wrap the driver's stream `handle`. `functions` maps the names of driver functions to their addresses.
-        `prefix` precedes the names. `copying` are the arguments that the copy function takes after address, address and
-        size.
+        `prefix` precedes the names. `copying` are the arguments that the copy function takes after destination, source
+        and size.
         """
         self.handle = handle
         self._copy, *fills, self.record, self._wait_event = (functions[prefix + name] for name in FUNCTIONS)

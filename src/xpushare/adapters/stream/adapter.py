@@ -31,11 +31,11 @@ class StreamAdapter(Adapter):
 
     @abc.abstractmethod
     def device(self, info: DeviceInfo) -> Device:
-        """Return the driver's object for a listed device."""
+        """Return the object that represents a listed device to the stream engine."""
 
     @abc.abstractmethod
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
-        """Create a stream of our own. No other stream delays its work."""
+        """Create a stream of our own. The work of other streams must not delay its work."""
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         stream, marks = self.engine.spare_streams.take(

@@ -54,7 +54,8 @@ class _Worker:
 
 
 class Watched(Protocol):
-    """A queue that `Watch` checks: signals of the queue are pending, or operations still use their operands."""
+    """A queue that `Watch` checks, because some of its signals are pending or its operations still use their operands.
+    """
 
     # Look after the queue. Return False once nothing is left to look after.
     def look_after(self) -> bool: ...
@@ -191,8 +192,8 @@ class Teardown(_Worker):
         return max(self._next_look - now, 0.0) if self._looks else None
 
     def _get(self, batch: list[Any]) -> None:
-        """Wait for the next item. A teardown is added to `batch`. A function of `look_after` is added to the functions
-        that are called regularly. Return without an item if one of those functions is due first.
+        """Wait for the next item. Add a teardown to `batch`, and a function passed to `look_after` to the functions
+        that are called regularly. Return early if one of those functions is due.
         """
         with suppress(Empty):
             item = self._todo.get(timeout=self._look())

@@ -1,5 +1,5 @@
-"""Queues for use with another library's queue that does not accept our work. The host waits to keep the order, unless
-the vendor has a way to order the two queues.
+"""Queues of our own, ordered with another library's queue that cannot run our work. The host waits to keep the order,
+unless the vendor has a way to order the two queues.
 """
 
 from __future__ import annotations

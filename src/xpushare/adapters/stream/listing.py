@@ -45,9 +45,9 @@ class Listing:
     """The devices of this process. If this process has started the driver, the driver is asked. Otherwise a child
     process is asked.
 
-    `ask` starts the child process and returns its answer. `describe` makes a listed device from the ordinal and the
-    result of `listed()` of the driver's device. The child process is asked again if one of the environment variables
-    named in `variables` has changed.
+    `ask` starts the child process and returns its answer. `describe` makes a `DeviceInfo` from a device's ordinal and
+    from the result of `listed()` of the driver's device. The child process is asked again if one of the environment
+    variables named in `variables` has changed.
     """
 
     def __init__(

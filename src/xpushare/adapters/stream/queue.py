@@ -339,8 +339,9 @@ class DeviceQueue(DriverQueue):
             raise
 
     def _must_wait(self, slot: Slot, point: int) -> bool:
-        """Wait until no teardown is running, since queues may not start a wait during a teardown. Return True then, or
-        False as soon as the signal with the number `point` is complete or lost: no wait is needed any more.
+        """Return whether the queue has to wait for the signal with the number `point`. Queues must not start a wait
+        during a teardown, so first let a running teardown finish. If the signal is complete or lost before that, return
+        False.
         """
         nap = _NAP_FIRST
         while self._teardown.busy:
@@ -486,7 +487,7 @@ class DeviceQueue(DriverQueue):
     @property
     def spent(self) -> bool:
         """Return whether the queue needs a new timeline (an event that only this queue signals). That is so if the
-        queue has no timeline yet, or if another signal on the old timeline would hide a loss.
+        queue has no timeline yet, or if another signal on the old timeline would hide that an earlier signal was lost.
         """
         return self._broken is None and self._native.spent
 

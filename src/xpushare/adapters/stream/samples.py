@@ -1,5 +1,5 @@
-"""Arrays of "another library" for the conformance suite. The driver allocates the arrays. This package has no other
-knowledge of them than what the arrays report about themselves.
+"""Arrays of "another library" for the conformance suite. The driver allocates them. As with any other library's arrays,
+this package knows only what the arrays report about themselves.
 """
 
 from __future__ import annotations

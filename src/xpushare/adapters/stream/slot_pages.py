@@ -1,5 +1,6 @@
-"""Makes event slots accessible to devices. A *commons* is a file of event slots that one process has made, and that all
-processes which use its events map. Only those parts of a commons are made accessible whose slots a device uses.
+"""Makes event slots accessible to devices. A *commons* is a file of event slots that one process has made. All
+processes that use these events map the file. A part of it is made accessible to a device when the device first uses a
+slot in that part.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ __all__ = ["VirtualMemory"]
 
 
 class VirtualMemory(Device, Protocol):
-    """A device's memory, by the calls that create, export, import and map allocations.
+    """The hooks for a device's memory: calls that create, export, import and map allocations.
 
-    An allocation lies at a *location*, the ordinal of a device. An allocation lives as long as it has a handle or a
+    An allocation lies at a *location*, which is the ordinal of a device. It lives as long as it has a handle or a
     mapping. The engine releases a mapping or an allocation only when no device uses it any more.
     """
 

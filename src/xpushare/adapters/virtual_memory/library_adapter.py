@@ -21,7 +21,9 @@ G = TypeVar("G", bound=VirtualMemory)
 
 
 class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
-    """An adapter over a library. Until this process starts the library, a child process lists the devices."""
+    """An adapter whose driver is a library called by ctypes. Until this process starts the library, a child process
+    lists the devices.
+    """
 
     maps_memfds = False  # the driver has to know their pages
     missing: ClassVar[Mapping[Aspect, str]]  # the aspects that no device has, and why

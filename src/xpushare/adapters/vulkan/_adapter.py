@@ -93,7 +93,7 @@ class Vulkan(base.Adapter):
     # --- memory --------------------------------------------------------------------------------------------
 
     def import_memory(self, device: DeviceInfo, what: base.Import) -> base.DriverMemory:
-        """Take another process's memory. Vulkan itself imports it only when the program asks for it."""
+        """Accept another process's memory. The program imports it into Vulkan later, by its file descriptor."""
         doing = f"opening {what.exposed_nbytes} bytes for Vulkan"
         if what.read_only:
             raise FeatureNotSupportedError(f"{doing}: Vulkan cannot import memory read-only")

@@ -1,7 +1,7 @@
 """Device memory of Vulkan, behind the opaque file descriptors that Vulkan exports and imports.
 
-This process has no address for such memory. A reserved range that nobody can read or write takes the place of its
-address. So parts of the memory can be identified by address, like parts of other memory.
+This process cannot map such memory. It reserves an inaccessible range of addresses for it instead, so that parts of the
+memory can be identified by address, like parts of other memory.
 """
 
 from __future__ import annotations
