@@ -500,7 +500,7 @@ def _look_for(name: str) -> Device:
 
 
 def _variables(vendors: Iterable[Vendor]) -> str:
-    """Return the environment variables that hide devices of these vendors."""
+    """Return the environment variables by which a user can hide devices of these vendors, as text for a message."""
     return " and ".join([*(name for each in vendors for name in each.variables), "ONEAPI_DEVICE_SELECTOR"])
 
 

@@ -215,7 +215,7 @@ class Importer:
 
 @final
 class Recogniser:
-    """Finds allocations that other libraries have made, and requests the driver's handles for them.
+    """Finds allocations that other libraries made, and asks the driver for handles of them.
 
     `ask`, `ask_all` and `name` are the addresses of the driver functions that the module's functions `ask`, `ask_all`
     and `name_handles` call. Up to 8,192 allocations are cached. For a cached allocation, only its number is requested,
@@ -339,7 +339,7 @@ class Fields:
 
     @property
     def names(self) -> bytes:
-        """The bytes by which a handle names its device: backend and uuid."""
+        """The bytes by which the handle identifies its device: backend and uuid."""
 
     @property
     def magic(self) -> bytes: ...
@@ -441,8 +441,9 @@ class PeerTable:
 
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
     def ended(self, fields: Fields, /) -> int | None:
-        """Return None while the handle's entry is live, otherwise the reason why the export ended. An honest peer's
-        reason is a REASON_… constant. Raises ValueError if no table has an entry with that number.
+        """Return None while the handle's entry is live, otherwise the number of the reason why the export ended. It is
+        one of the constants REASON_…, unless the peer has written another number. Raises ValueError if no table has an
+        entry with the handle's number.
         """
 
     def stands(self, fields: Fields, /) -> bool:
@@ -504,7 +505,7 @@ class Imports:
 
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
         """Return the object that is open under the key, and a lease of its entry. Return None if no object is open
-        under the key, or for the reasons of `PeerTable.open`.
+        under the key, or if `PeerTable.open` would return None.
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
@@ -517,8 +518,8 @@ class Imports:
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
-        """Store how to open all handles of this handle's device: by which opener, with what number, and on which device
-        and context. This does not apply to an open that requests another device.
+        """Store how to open every handle of this handle's device, unless the caller requests another device: by
+        `opener`, whose number is `number`, on `device` and in `context`.
         """
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
@@ -573,7 +574,7 @@ class Exposure:
 
 @final
 class OwnTable:
-    """This process's own table of exports, mapped writable. It keeps the live exports.
+    """This process's own table of exports, mapped writable. It keeps live exports alive.
 
     `common` is an unsealed handle with the fields that all handles of this process share. Any thread may call any
     method at any time.
@@ -685,7 +686,9 @@ class Resource:
         """
 
     reopens: tuple[Any, ...] | None
-    """What `imported` takes before the end that `keep` gets, to rebuild this object; None if that saves nothing."""
+    """The arguments of `imported` that precede `end`. With these, and the `End` that `keep` received, this object can
+    be rebuilt. None if rebuilding saves nothing.
+    """
 
 @final
 class Timeline(Resource):
@@ -704,8 +707,8 @@ class Timeline(Resource):
     prepared: Template | None  # for exports by this process
 
 class AllocationBase(Resource):
-    """Unified shared memory (USM). `newest` is the handle by which an import was last opened. `earlier` has the handles
-    before it.
+    """The base of `Allocation`, which owns unified shared memory (USM). For an import, `newest` is the handle by which
+    it was last opened, and `earlier` has the handles by which it was opened before.
     """
 
     def __new__(
@@ -1341,8 +1344,8 @@ class Slot:
         """
 
     def notify_recovery(self, token: int) -> bool:
-        """Register a token as `notify` does. The token is due once the loss has ended, so that the next signal, which
-        nobody has submitted yet, can be signalled again.
+        """Register a token as `notify` does. The token is due once the loss of the next signal has ended, which means
+        that a process can signal the event again.
         """
 
     def cancel(self, token: int) -> None: ...
@@ -1398,7 +1401,9 @@ CAPTURED: Final = 1 << 32
 NOT_HELD: Final = 2 << 32
 """A code of `StreamQueue`: the device cannot wait for this point now, and an adopted queue holds nothing."""
 SYSTEM: Final = 3 << 32
-"""Codes of `StreamQueue` from here on are this and an errno: the relay or the warden could not do what it should."""
+"""A code of `StreamQueue` from this number on is this number plus an errno: a system call of the relay or the warden
+failed.
+"""
 
 Argument = (
     int
@@ -1570,9 +1575,9 @@ class StreamQueue:
         """The place of the newest operation in the queue."""
 
     def unsure(self, more: bool) -> None:
-        """Record that later work waits for something other than the signals that this module manages, and which may
-        never happen. Until the same call with False, this queue counts in the `budget`, and its signals are not
-        certain.
+        """With True, record that later work waits for something that this module does not manage, such as another
+        library's event, and that may never happen. Until the same call with False, this queue counts in the `budget`,
+        and its signals are not certain.
         """
 
     @property
@@ -1808,7 +1813,9 @@ class ChannelEnd:
     """
 
     lost: int
-    """What is added to the `missed` of its frames."""
+    """A number that is added to `missed` of the frames that this reader receives. It counts frames that were lost in
+    other ways than by overwriting.
+    """
 
     def __new__(
         cls,

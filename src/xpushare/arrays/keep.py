@@ -30,7 +30,9 @@ __all__ = ["handed_over", "keep_by_name"]
 
 _TRIES: Final = 3  # attempts before the last one
 _handed_over: Final[list[Range]] = []
-"""Other libraries' memory that the keeper hands out: their allocators must not use it again."""
+"""Other libraries' memory that was handed to the keeper. It is referenced here, so that their allocators do not reuse
+it.
+"""
 
 
 def handed_over() -> tuple[Range, ...]:

@@ -59,7 +59,7 @@ class Lost:
     """
 
     pid: int
-    """Its pid as seen from here, 0 if it cannot be seen."""
+    """The publisher's pid in this process's pid namespace, or 0 if it is not visible there."""
 
 
 Item = TypeVar("Item", bound="Handle | ArrayHandle[Any] | Lost")
@@ -640,7 +640,7 @@ class Watch(Awaitable, Generic[Item]):
             raise InvalidArgumentError("this watch is closed: make another with xs.watch")
 
     def _newer(self) -> Item | None:
-        """Return `Lost` or a version that was not yielded before. Return None if there is nothing new."""
+        """Return the next item: `Lost`, or a version that was not yielded before. Return None if there is none yet."""
         self._expect_usable()
         found: Any = None
         with naming.lock:

@@ -142,8 +142,8 @@ def _burn(kept: Kept) -> None:  # noqa: ARG001
 
 
 class Pair:
-    """Two processes that can signal each other with each of the compared methods. The `busy` further processes only use
-    CPU time.
+    """Two processes that can signal each other with each of the compared methods. In addition, `busy` processes are
+    started that only use CPU time.
     """
 
     def __init__(

@@ -155,7 +155,7 @@ def _hand_by_name(exporter: Worker, importer: Worker) -> float:
 
 
 def hand_over(settings: Settings) -> list[Row]:
-    """Share a new array of 1 MiB, attach it, read the first element and close it. Also with a new exporter."""
+    """Share a new array of 1 MiB, attach it, read its first element, close it. From a known and from a new exporter."""
     with Worker(settings) as importer:
         with Worker(settings) as exporter:
             ours, theirs = alternate(

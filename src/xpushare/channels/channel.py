@@ -80,7 +80,7 @@ class Channel(Advised, Awaitable):
     }
 
     name: str
-    """The name. A channel without one is named by a dot and a number."""
+    """The channel's name. If it was created with the name None, this is a generated name that begins with a dot."""
     closed: bool
     """Whether `close` was called."""
     _changes: Changes | None

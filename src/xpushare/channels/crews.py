@@ -175,7 +175,9 @@ class Crew:
         return raw if len(raw) == Handle.NBYTES and any(raw) else None
 
     def part(self) -> None:
-        """Decrement `count` after a member has left. After the last one, this process leaves the crew."""
+        """Record that one of this process's members has left. Once the last of them has left, this process leaves the
+        crew.
+        """
         if self.forks != _native.forks():
             return
         with _lock:

@@ -313,8 +313,8 @@ def _reopen_atomic(name: str) -> Atomic:
 
 
 def _unopened(kind: Any, base: Any, error: XpuShareError, pickle: tuple[Any, ...]) -> Any:
-    """Return an object that could not be opened. It raises `error` at its first use, because unpickling itself must not
-    raise.
+    """Return a placeholder for an object whose pickle could not be opened. Each use of it raises `error`, because
+    unpickling itself must not raise.
     """
     self = base.__new__(kind, error, "")
     _begin(self, None, pickle)

@@ -117,8 +117,8 @@ class Points:
         return self._events[key]
 
     def stands(self, frame: Frame) -> bool:
-        """Return whether the content of a frame is complete or still being produced. Return False if the frame is lost,
-        because the writer died before its device work finished.
+        """Return False if the content of a frame is lost, because the writer died before its device work had finished.
+        Otherwise return True, even if that work is still running.
         """
         end, point, member, since = held_end(frame), frame_point(frame), frame_point_by(frame), frame_since(frame)
         if not point:

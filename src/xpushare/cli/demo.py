@@ -302,7 +302,9 @@ _ROUNDS: Final = 1000
 
 
 def _make_ranges(peer: Peer, device: str) -> list[str]:
-    """Make several physical memories, and fill each one with a different number. Returns their handles as text."""
+    """Allocate the physical memories that the other process maps into one range. Fill each of them with a different
+    number, and return their handles as text.
+    """
     nbytes = Device(device).memory_granularity()
     made: list[str] = []
     for number in range(1, _RANGES + 1):

@@ -2,7 +2,7 @@
 
 Without an option, this command is the keeper, and runs until Ctrl-C, SIGTERM or `--stop`. `publish(keep=True)` starts a
 keeper in the background if none runs. Each runtime folder has one keeper. The exit status is 1 if no keeper runs, if
-the keeper has nothing under the name to drop, or if another keeper is already running.
+the keeper does not have the name that `--drop` gives, or if another keeper is already running.
 """
 
 from __future__ import annotations

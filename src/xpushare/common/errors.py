@@ -195,8 +195,8 @@ def from_os_error(error: OSError, doing: str) -> XpuShareError:
 
 
 class doing(ContextDecorator):  # lower case, as it reads as a clause: `with doing("publishing a name")`
-    """A context manager and decorator that raises the error of `from_os_error` in place of an OSError. It does not
-    change time-outs and this package's errors.
+    """A context manager and decorator that converts each OSError inside it by `from_os_error`. Time-outs and this
+    package's own errors pass unchanged.
     """
 
     __slots__ = ("_what",)

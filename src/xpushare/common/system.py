@@ -76,7 +76,7 @@ def page_nbytes() -> int:
 
 
 boot_ids: Final[list[bytes]] = []
-"""The result of `boot_id`, which native code reads."""
+"""A list with the result of `boot_id`, or an empty list before its first call. Native code reads it."""
 
 
 def boot_id() -> bytes:

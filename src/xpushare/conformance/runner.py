@@ -64,7 +64,7 @@ class Report:
     outcomes: list[Outcome]
     seconds: float
     problem: str = ""
-    """Why the suite did not finish; empty if it did."""
+    """Why the suite did not finish, or an empty string if it did."""
 
     @property
     def failed(self) -> list[str]:

@@ -37,7 +37,9 @@ R = TypeVar("R")
 E = TypeVar("E", bound=Exception)
 
 layers_on: Final[list[str]] = []
-"""The layers that are on, by name. Empty while none is: native short cuts ask this before they pass the wrappers by."""
+"""The names of the active layers. Native shortcuts would bypass the layers' wrappers, so they are used only while this
+list is empty.
+"""
 
 
 @final
@@ -125,7 +127,7 @@ class Watcher(Protocol):
 
 
 watchers: Final[list[Watcher]] = []
-"""Empty while no layer wants to know: objects ask this before they call `made` and `closing`."""
+"""The active layers that need these reports. While the list is empty, objects do not call `made` and `closing`."""
 
 
 def misused(layer: Literal["lifetime", "bounds"], error: E, subject: object = None) -> E:

@@ -99,8 +99,8 @@ def refusal(device: Device, *aspects: Aspect) -> str:
 
 
 _opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
-"""The devices, by their ids, that have opened events with the default settings. The result never changes: the device,
-its context, and what `_refusals` returns.
+"""A cache for opening events with the default settings. It maps the id of a device to the device, its context and the
+two results of `_refusals`, none of which ever changes.
 """
 
 

@@ -46,7 +46,9 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
 
 
 _lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work]]] = {}
-"""The streams that never end, by the device, the arrays' type, and what `current_work` was given for the stream."""
+"""Devices, and their queues over streams that never end. A key consists of the device's id, and of the array's type and
+the `number` that `current_work` got.
+"""
 os.register_at_fork(after_in_child=_lasting.clear)  # the parent's queues have no threads here
 
 

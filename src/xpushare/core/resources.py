@@ -149,8 +149,8 @@ _native.register(Allocation=Allocation)
 
 
 def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
-    """Make the owner of memory that another process exported. `owned`, if given, is the object through which this
-    process can export the memory itself.
+    """Return the `Allocation` that owns the mapping of another process's memory. `owned`, if given, is the object
+    through which this process can export the memory itself.
     """
     found: Allocation = _native.imported(
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, driver.keepable

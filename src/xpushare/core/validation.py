@@ -247,8 +247,8 @@ _inside = threading.local()
 
 @final
 class Call:
-    """A running function of `xpushare.ur`. Such a function itself records the objects that it makes and closes, so the
-    operations that it calls do not record them again.
+    """Stands for a running function of `xpushare.ur`. The function itself records the objects that it makes and closes,
+    so while it runs, the operations that it calls do not record them.
     """
 
     def __init__(self) -> None:
@@ -288,7 +288,9 @@ def _place(title: str, place: Place) -> list[str]:
 
 
 def tell(text: str, record: Record | None = None, *, used: bool = True) -> None:
-    """Write an error message and the source locations. `used=False` leaves out the current location."""
+    """Write an error message, followed by source locations: where the object of `record` was made and released, and,
+    unless `used` is false, where the program is now.
+    """
     if (call := _call()) is not None:
         call.told = True
     lines = [text]

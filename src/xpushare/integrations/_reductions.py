@@ -1,5 +1,5 @@
-"""The common part of the reductions for arrays of several libraries. It sends all arrays of a pickle in one message,
-without copies.
+"""The common part of the reductions for arrays of several libraries. A *reduction* is the function that replaces an
+array in a pickle. The reductions here send all arrays of a pickle in one message, without copies.
 
 `multiprocessing` pickles with `ForkingPickler`. A *run* is one call of a pickler's `dump`. During a run, the reductions
 collect the arrays that are pickled, and the pickle contains only each array's number. At the end of the run, all arrays

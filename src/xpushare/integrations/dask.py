@@ -234,7 +234,7 @@ def leases() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Process:
-    """The receiver of a handle. `pid` is None if this process cannot see it."""
+    """The process that receives a handle. `pid` is None if this process cannot see the other process."""
 
     pid: int | None
     started: int

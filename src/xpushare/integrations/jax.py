@@ -53,7 +53,9 @@ def uninstall() -> None:
 
 
 class _Reduction:
-    """Reduces JAX arrays for pickles. `before` is another package's reduction, or None."""
+    """The reduction for JAX arrays: called with an array, it returns what a pickle contains in place of the array.
+    `before` is the reduction that was registered before, or None.
+    """
 
     def __init__(self, before: Any) -> None:
         self._before = before

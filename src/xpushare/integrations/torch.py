@@ -173,7 +173,9 @@ def _lies_here(storage: Any) -> bool:
 
 
 class _Reduction:
-    """Reduces tensors for pickles. `before` is torch's own reduction."""
+    """The reduction for tensors: called with a tensor, it returns what a pickle contains in place of the tensor.
+    `before` is torch's own reduction.
+    """
 
     def __init__(self, before: Any) -> None:
         self._before = before if before is not None else _torch_reductions.reduce_tensor

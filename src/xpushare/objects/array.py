@@ -350,7 +350,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Bytes from one element to the next, per dimension."""
+        """For each dimension, the number of bytes from one element to the next."""
         self._expect_opened()
         return array_strides(self)
 
@@ -366,7 +366,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
+        """Size of all elements in bytes."""
         return self.size * int(self.dtype.itemsize)
 
     @property

@@ -131,7 +131,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Bytes from one element to the next, per dimension."""
+        """For each dimension, the number of bytes from one element to the next."""
         self._one("strides")
         return message_elements(self)[0][3]
 
@@ -143,7 +143,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements of all arrays."""
+        """Size of the elements of all arrays in bytes."""
         sizes = content_of(self).itemsizes
         return sum(math.prod(shape) * sizes[dtype] for _, _, shape, _, dtype, _ in message_elements(self))
 
@@ -288,7 +288,9 @@ advise(
 
 
 def _array_count(handle: ArrayHandle[Any]) -> int:
-    """Return the number of arrays in the tree. A tree without arrays counts as 0, although its message contains one."""
+    """Return the number of arrays in the tree. For a tree without arrays this is 0, although its message contains one
+    array.
+    """
     left: list[Any] = [content_of(handle).tree]
     while left:
         x = left.pop()

@@ -246,8 +246,9 @@ class Event(Exportable[Opened]):
         raise TypeError("an Event has no truth value: did you mean event.done?")
 
     def native_ipc_handle(self) -> bytes:
-        """Return the driver's own IPC handle of an event, for code that accepts only such handles. The driver's event
-        completes with the newest signal known now. Open the handle before this object is closed.
+        """Make a driver event that completes with the newest signal known now, and return the driver's own IPC handle
+        of it. Use this for code that accepts only such handles. The other process has to open the handle before this
+        object is closed.
 
         Returns:
             The bytes of the driver's handle, cudaIpcEventHandle_t on `cuda`.

@@ -188,7 +188,9 @@ def _handles(places: int, events: int) -> list[tuple[int, str]]:
 
 
 def _covered(raw: bytes, places: int, events: int) -> bytes:
-    """Return the bytes that the seal covers. Of each handle in the message, it covers only the handle's own seal."""
+    """Return the bytes of a message that its seal is computed from. Each handle in the message is represented only by
+    the handle's own seal.
+    """
     found = [raw[: HEADER.size]]
     for at, kind in _handles(places, events):
         end = at + Handle.NBYTES

@@ -253,12 +253,12 @@ class Handle(HandleState, Named):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the exported range; 0 for an event."""
+        """Size of the exported range in bytes, or 0 for an event."""
         return fields_of(self).nbytes
 
     @property
     def exposed_nbytes(self) -> int:
-        """How many bytes an importer can reach: often more than `nbytes`, since drivers map whole granules."""
+        """How many bytes an importer can access. This is often more than `nbytes`, since drivers map whole granules."""
         return fields_of(self).exposed_nbytes
 
     @property

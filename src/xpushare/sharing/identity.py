@@ -30,7 +30,7 @@ KEY_NBYTES: Final = 32
 _lock = threading.RLock()  # re-entrant, for signal handlers
 _key: bytes | None = None
 seal: Seal | None = None
-"""The result of `sealing`, once somebody has called it, for readers that avoid a call."""
+"""The result of `sealing`, or None before its first call. Code that has to be fast reads it here, without a call."""
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may be in other namespaces
 

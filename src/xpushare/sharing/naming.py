@@ -129,8 +129,8 @@ class Published:
             close_all(self.fds)
 
     def end(self) -> None:
-        """Remove the file and end the exports of all versions, except the versions that the name's current publication
-        keeps. If an interrupt cuts this method short, it can be called again.
+        """Remove the file, and end the exports of this version and the earlier ones. Exports that the name's current
+        version still offers are not ended. If an interrupt ends this method early, it can be called again.
         """
         current = names.get(self.path.name)
         kept = [] if current is None or current is self else current.older

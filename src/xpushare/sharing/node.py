@@ -116,7 +116,7 @@ def leave(_deadline: float) -> None:
 
 
 here: Final[list[Node]] = [Node()]
-"""The same value that `current` returns, for readers that avoid a call."""
+"""A list with the result of `current`. Code that has to be fast reads it here, without a call."""
 
 
 def _after_fork() -> None:

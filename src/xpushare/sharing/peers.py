@@ -223,7 +223,9 @@ class Peer(PeerTable):
             )
 
     def entry(self, handle: Handle) -> Entry:
-        """Return the handle's entry, checked against the handle. Call `expect_exported` again after using it."""
+        """Read the handle's entry, and check that it belongs to the handle. The entry may be replaced while it is used,
+        so call `expect_exported` afterwards.
+        """
         found = self.copy(fields_of(handle))
         if found is None:
             self.expect_exported(handle)

@@ -45,7 +45,7 @@ class _Labels(WeakKeyDictionary[Any, str]):
 
 
 labels: Final = _Labels()
-"""The labels of the sources of exports. Mostly empty. `labels.data` shows that without running Python."""
+"""The labels of exported objects. Usually empty, which `labels.data` shows without a call of a Python function."""
 
 
 def deadline_in(nanoseconds: int) -> int:

@@ -1,5 +1,5 @@
-"""Waiting for points in event loops (asyncio and trio), with one watcher per loop and no thread for a waiter. A *point*
-is one signal of an event, given by its number.
+"""Waiting for points in event loops (asyncio and trio), with one watcher per loop and without a thread per waiter. A
+*point* is one signal of an event, given by its number.
 
 The warden, this process's native background thread, makes one eventfd readable when a registered point is done or lost.
 Each loop that has waiters watches that fd. Whichever loop sees the change first wakes every due waiter, in any loop. If

@@ -95,7 +95,7 @@ def urAdapterGet() -> list[Adapter]:
 
     Raises `URError` with one of these results:
 
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -121,7 +121,7 @@ def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `AdapterInfo.VERSION`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
@@ -135,7 +135,7 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterRelease(hAdapter: Adapter) -> None:
@@ -147,7 +147,7 @@ def urAdapterRelease(hAdapter: Adapter) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterRetain(hAdapter: Adapter) -> None:
@@ -159,7 +159,7 @@ def urAdapterRetain(hAdapter: Adapter) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterSetLoggerCallback(
@@ -173,14 +173,14 @@ def urAdapterSetLoggerCallback(
         hAdapter: The adapter.
         pfnLoggerCallback: The callback.
         pUserData: An object that the callback receives.
-        level: The least level of messages that are passed to the callback.
+        level: The lowest level of messages that are passed to the callback.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnLoggerCallback` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `level` is not in the range up to `LoggerLevel.QUIET`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int) -> None:
@@ -188,13 +188,13 @@ def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int)
 
     Args:
         hAdapter: The adapter.
-        level: The least level of messages that are passed to the callback.
+        level: The lowest level of messages that are passed to the callback.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `level` is not in the range up to `LoggerLevel.QUIET`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
@@ -211,7 +211,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
     - `ERROR_INVALID_SIZE`: `phDevices` is empty
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is null
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextCreateWithNativeHandle(
@@ -229,7 +229,7 @@ def urContextCreateWithNativeHandle(
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_UNSUPPORTED_FEATURE`: `phDevices` is empty, `hNativeContext` is not the driver's context for all of them, or `pProperties.isNativeHandleOwned` is true
-    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -260,7 +260,7 @@ def urContextGetInfo(hContext: Context, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ContextInfo.USM_FILL2D_SUPPORT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextGetNativeHandle(hContext: Context) -> int:
@@ -273,7 +273,7 @@ def urContextGetNativeHandle(hContext: Context) -> int:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextRelease(hContext: Context) -> None:
@@ -285,7 +285,7 @@ def urContextRelease(hContext: Context) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextRetain(hContext: Context) -> None:
@@ -297,7 +297,7 @@ def urContextRetain(hContext: Context) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceCreateWithNativeHandle(
@@ -315,7 +315,7 @@ def urDeviceCreateWithNativeHandle(
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_DEVICE`: `hAdapter` has no device with that handle, or `ONEAPI_DEVICE_SELECTOR` hides the device
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
@@ -329,7 +329,7 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Devic
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
-    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
@@ -342,7 +342,7 @@ def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the device's clock cannot be read from the host
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -555,7 +555,7 @@ def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGetNativeHandle(hDevice: Device) -> int:
@@ -568,7 +568,7 @@ def urDeviceGetNativeHandle(hDevice: Device) -> int:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
@@ -584,7 +584,7 @@ def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> li
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
-    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceRelease(hDevice: Device) -> None:
@@ -596,7 +596,7 @@ def urDeviceRelease(hDevice: Device) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceRetain(hDevice: Device) -> None:
@@ -608,7 +608,7 @@ def urDeviceRetain(hDevice: Device) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceWaitExp(hDevice: Device) -> None:
@@ -622,7 +622,7 @@ def urDeviceWaitExp(hDevice: Device) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
@@ -638,7 +638,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) 
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
@@ -654,7 +654,7 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Even
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueEventsWaitWithBarrierExt(
@@ -675,10 +675,10 @@ def urEnqueueEventsWaitWithBarrierExt(
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpEnqueueExtFlags` (mask 0xfffff7ff)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_CONTEXT`: `phEvent` is of another context than `hQueue`
+    - `ERROR_INVALID_CONTEXT`: `phEvent` belongs to another context than `hQueue`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueHostTaskExp(
@@ -703,7 +703,7 @@ def urEnqueueHostTaskExp(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferCopy(
@@ -716,7 +716,7 @@ def urEnqueueMemBufferCopy(
         hBufferSrc: The buffer that is read.
         hBufferDst: The buffer that is written.
         srcOffset: Offset of the first byte to read, in bytes.
-        dstOffset: Offset of the first written byte, in bytes.
+        dstOffset: Offset of the first byte to write, in bytes.
         size: Number of bytes.
         phEventWaitList: Events that have to be complete before the command runs.
 
@@ -729,7 +729,7 @@ def urEnqueueMemBufferCopy(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` exceeds `hBufferDst`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferCopyRect(
@@ -766,7 +766,7 @@ def urEnqueueMemBufferCopyRect(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: a box exceeds its buffer
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferFill(
@@ -796,7 +796,7 @@ def urEnqueueMemBufferFill(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferMap(
@@ -810,7 +810,7 @@ def urEnqueueMemBufferMap(
         hQueue: The queue.
         hBuffer: The buffer.
         blockingMap: Whether to wait until the bytes are mapped.
-        mapFlags: Whether the mapped bytes are read or written.
+        mapFlags: Whether the program will read or write the mapped bytes.
         offset: Offset in bytes.
         size: Number of bytes.
         phEventWaitList: Events that have to be complete before the command runs.
@@ -824,7 +824,7 @@ def urEnqueueMemBufferMap(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `size` is 0, or `offset + size` exceeds `hBuffer`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferRead(
@@ -850,7 +850,7 @@ def urEnqueueMemBufferRead(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferReadRect(
@@ -888,7 +888,7 @@ def urEnqueueMemBufferReadRect(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: the box exceeds `hBuffer`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferWrite(
@@ -914,7 +914,7 @@ def urEnqueueMemBufferWrite(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferWriteRect(
@@ -952,7 +952,7 @@ def urEnqueueMemBufferWriteRect(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: the box exceeds `hBuffer`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList: Sequence[Event] | None) -> Event:
@@ -973,7 +973,7 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_MEM_OBJECT`: `pMappedPtr` is not the address of mapped bytes of `hMem`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: Sequence[Event] | None) -> Event:
@@ -990,7 +990,7 @@ def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitLis
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFlags | int) -> Event:
@@ -1009,7 +1009,7 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
     - `ERROR_INVALID_ENUMERATION`: `advice` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMDeviceAllocExp(
@@ -1033,10 +1033,10 @@ def urEnqueueUSMDeviceAllocExp(
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
+    - `ERROR_INVALID_VALUE`: `pPool` belongs to another context, or was created for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMFill(
@@ -1065,7 +1065,7 @@ def urEnqueueUSMFill(
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMFill2D(
@@ -1097,7 +1097,7 @@ def urEnqueueUSMFill2D(
     - `ERROR_INVALID_SIZE`: `pitch * height` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMFreeExp(
@@ -1118,7 +1118,7 @@ def urEnqueueUSMFreeExp(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMHostAllocExp(
@@ -1140,10 +1140,10 @@ def urEnqueueUSMHostAllocExp(
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
+    - `ERROR_INVALID_VALUE`: `pPool` belongs to another context, or was created for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMMemcpy(
@@ -1171,7 +1171,7 @@ def urEnqueueUSMMemcpy(
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMMemcpy2D(
@@ -1202,7 +1202,7 @@ def urEnqueueUSMMemcpy2D(
     - `ERROR_INVALID_SIZE`: `srcPitch * height` exceeds the allocation of `pSrc`, or `dstPitch * height` that of `pDst`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMPrefetch(
@@ -1229,7 +1229,7 @@ def urEnqueueUSMPrefetch(
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMSharedAllocExp(
@@ -1251,10 +1251,10 @@ def urEnqueueUSMSharedAllocExp(
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
+    - `ERROR_INVALID_VALUE`: `pPool` belongs to another context, or was created for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
@@ -1273,7 +1273,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     - `ERROR_INVALID_ENUMERATION`: `pEventDesc.flags` has bits that are not `ExpEventFlags` (mask 0xfffffffc)
     - `ERROR_INVALID_VALUE`: `pEventDesc.flags` has both `IPC_EXP` and `ENABLE_PROFILING`
     - `ERROR_UNSUPPORTED_FEATURE`: `pEventDesc.flags` has `ENABLE_PROFILING` and the platform cannot profile single events
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventCreateWithNativeHandle(
@@ -1291,7 +1291,7 @@ def urEventCreateWithNativeHandle(
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_VALUE`: `hNativeEvent` is not an event
     - `ERROR_UNSUPPORTED_FEATURE`: the adapter cannot use events of other libraries
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1332,7 +1332,7 @@ def urEventGetInfo(hEvent: Event, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `EventInfo.REFERENCE_COUNT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventGetNativeHandle(hEvent: Event) -> int:
@@ -1345,7 +1345,7 @@ def urEventGetNativeHandle(hEvent: Event) -> int:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle, or a queue still holds back the command of `hEvent`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int:
@@ -1363,7 +1363,7 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ProfilingInfo.COMMAND_COMPLETE`
     - `ERROR_PROFILING_INFO_NOT_AVAILABLE`: the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`, or the time is not known yet
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventRelease(hEvent: Event) -> None:
@@ -1375,7 +1375,7 @@ def urEventRelease(hEvent: Event) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
-    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventRetain(hEvent: Event) -> None:
@@ -1387,7 +1387,7 @@ def urEventRetain(hEvent: Event) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
-    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventSetCallback(
@@ -1399,7 +1399,7 @@ def urEventSetCallback(
 
     Args:
         hEvent: The event.
-        execStatus: The state of the event that leads to the call.
+        execStatus: The state of the command at which the callback is called.
         pfnNotify: The callback.
         pUserData: An object that the callback receives.
 
@@ -1409,7 +1409,7 @@ def urEventSetCallback(
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `execStatus` is not in the range up to `ExecutionInfo.QUEUED`
     - `ERROR_UNSUPPORTED_ENUMERATION`: `execStatus` is `ExecutionInfo.QUEUED`, the state in which every event begins
-    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_EVENT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventWait(phEventWaitList: Sequence[Event]) -> None:
@@ -1424,7 +1424,7 @@ def urEventWait(phEventWaitList: Sequence[Event]) -> None:
     - `ERROR_INVALID_VALUE`: `phEventWaitList` is empty
     - `ERROR_INVALID_EVENT`: an element of `phEventWaitList` is null
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_EVENT`, `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
@@ -1438,7 +1438,7 @@ def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
@@ -1452,7 +1452,7 @@ def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
@@ -1468,7 +1468,7 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     - `ERROR_INVALID_EVENT`: `hEvent` comes from `urIPCOpenEventHandleExp`
     - `ERROR_UNSUPPORTED_FEATURE`: `hEvent` has profiling or timestamps
     - `ERROR_UNSUPPORTED_FEATURE`: the device of `hEvent` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
@@ -1483,7 +1483,7 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
@@ -1498,7 +1498,7 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
     - `ERROR_INVALID_ARGUMENT`: `hPhysMem` was made without `PhysicalMemFlags.ENABLE_IPC`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> Event:
@@ -1516,7 +1516,7 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_VALUE`: the length of `pIPCEventHandleData` is not the size of this kind of handle
     - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCOpenMemHandleExp(
@@ -1535,7 +1535,7 @@ def urIPCOpenMemHandleExp(
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_VALUE`: the length of `pIPCMemHandleData` is not the size of this kind of handle
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCOpenPhysMemHandleExp(
@@ -1554,7 +1554,7 @@ def urIPCOpenPhysMemHandleExp(
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_VALUE`: the length of `pIPCPhysMemHandleData` is not the size of this kind of handle
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
@@ -1568,7 +1568,7 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytea
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
@@ -1582,7 +1582,7 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
@@ -1596,7 +1596,7 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | b
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemBufferCreate(
@@ -1621,7 +1621,7 @@ def urMemBufferCreate(
     - `ERROR_INVALID_HOST_PTR`: `flags` has neither, and there is a `pProperties.pHost`
     - `ERROR_INVALID_BUFFER_SIZE`: `size` exceeds the memory of a device of `hContext`
     - `ERROR_INVALID_HOST_PTR`: this process does not have `size` bytes at `pProperties.pHost`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemBufferPartition(
@@ -1633,7 +1633,7 @@ def urMemBufferPartition(
         hBuffer: The buffer.
         flags: Options.
         bufferCreateType: The kind of part, always `REGION`.
-        pRegion: The part of the buffer.
+        pRegion: The part of the buffer to cover.
 
     Raises `URError` with one of these results:
 
@@ -1645,7 +1645,7 @@ def urMemBufferPartition(
     - `ERROR_INVALID_MEM_OBJECT`: `hBuffer` is itself a part of a buffer
     - `ERROR_INVALID_VALUE`: `flags` has `USE_HOST_POINTER`, `ALLOC_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, or permits an access that `hBuffer` does not
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion` exceeds `hBuffer`
-    - without a stated condition: `ERROR_OBJECT_ALLOCATION_FAILURE`, `ERROR_INVALID_HOST_PTR`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OBJECT_ALLOCATION_FAILURE`, `ERROR_INVALID_HOST_PTR`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1671,7 +1671,7 @@ def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hMemory` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `MemInfo.REFERENCE_COUNT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemRelease(hMem: Mem) -> None:
@@ -1683,7 +1683,7 @@ def urMemRelease(hMem: Mem) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemRetain(hMem: Mem) -> None:
@@ -1695,7 +1695,7 @@ def urMemRetain(hMem: Mem) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemoryExportAllocExportableMemoryExp(
@@ -1708,7 +1708,7 @@ def urMemoryExportAllocExportableMemoryExp(
         hDevice: The device.
         alignment: Alignment in bytes, a power of two, or 0 for the default.
         size: Number of bytes.
-        handleTypeToExport: The kind of handle for other APIs.
+        handleTypeToExport: The kind of handle by which another API imports the memory.
 
     Raises `URError` with one of these results:
 
@@ -1720,7 +1720,7 @@ def urMemoryExportAllocExportableMemoryExp(
     - `ERROR_INVALID_VALUE`: `alignment` exceeds the size of the largest data type of `hDevice`
     - `ERROR_UNSUPPORTED_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
     - `ERROR_UNSUPPORTED_FEATURE`: `handleTypeToExport` is not `OPAQUE_FD`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemoryExportExportMemoryHandleExp(
@@ -1731,7 +1731,7 @@ def urMemoryExportExportMemoryHandleExp(
     Args:
         hContext: The context.
         hDevice: The device.
-        handleTypeToExport: The kind of handle for other APIs.
+        handleTypeToExport: The kind of handle by which another API imports the memory.
         pMem: Address of the memory.
 
     Raises `URError` with one of these results:
@@ -1742,7 +1742,7 @@ def urMemoryExportExportMemoryHandleExp(
     - `ERROR_INVALID_ENUMERATION`: `handleTypeToExport` is not in the range up to `ExpExternalMemType.WIN32_NT_DX11_RESOURCE`
     - `ERROR_INVALID_VALUE`: `pMem` was not allocated in `hContext`
     - `ERROR_UNSUPPORTED_FEATURE`: `handleTypeToExport` is not `OPAQUE_FD`, or the driver has no file descriptor of the memory
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: int) -> None:
@@ -1759,7 +1759,7 @@ def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pM
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_VALUE`: `pMem` was not allocated in `hContext`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPhysicalMemCreate(
@@ -1779,7 +1779,7 @@ def urPhysicalMemCreate(
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `PhysicalMemFlags` (mask 0xfffffffd)
     - `ERROR_INVALID_SIZE`: `size` is not a multiple of `VirtualMemGranularityInfo.MINIMUM`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1814,7 +1814,7 @@ def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PhysicalMemInfo.REFERENCE_COUNT`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
@@ -1826,7 +1826,7 @@ def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
@@ -1838,7 +1838,7 @@ def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformCreateWithNativeHandle(
@@ -1856,7 +1856,7 @@ def urPlatformCreateWithNativeHandle(
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_VALUE`: `hNativePlatform` is not the platform of `hAdapter`
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
@@ -1868,7 +1868,7 @@ def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
@@ -1880,7 +1880,7 @@ def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str:
@@ -1895,7 +1895,7 @@ def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str
     - `ERROR_INVALID_NULL_POINTER`: `pFrontendOption` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_VALUE`: `pFrontendOption` is not an option of a compiler's frontend
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1929,7 +1929,7 @@ def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PlatformInfo.ADAPTER`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_INVALID_PLATFORM`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_PLATFORM`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
@@ -1942,7 +1942,7 @@ def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
@@ -1960,7 +1960,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `QueueFlags` (mask 0xfffff000)
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `PRIORITY_HIGH` and `PRIORITY_LOW`
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `SUBMISSION_BATCHED` and `SUBMISSION_IMMEDIATE`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueCreateWithNativeHandle(
@@ -1980,7 +1980,7 @@ def urQueueCreateWithNativeHandle(
     - `ERROR_INVALID_DEVICE`: `hDevice` is null and `hContext` has several devices
     - `ERROR_INVALID_VALUE`: `hNativeQueue` is on another device
     - `ERROR_UNSUPPORTED_FEATURE`: the adapter cannot use streams of other libraries
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueFinish(hQueue: Queue) -> None:
@@ -1992,7 +1992,7 @@ def urQueueFinish(hQueue: Queue) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueFlush(hQueue: Queue) -> None:
@@ -2006,7 +2006,7 @@ def urQueueFlush(hQueue: Queue) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -2053,7 +2053,7 @@ def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `QueueInfo.EMPTY`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
     - `ERROR_INVALID_QUEUE`: `propName` is `QueueInfo.SIZE`, which only on-device queues have
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
@@ -2069,7 +2069,7 @@ def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueRelease(hQueue: Queue) -> None:
@@ -2081,7 +2081,7 @@ def urQueueRelease(hQueue: Queue) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueRetain(hQueue: Queue) -> None:
@@ -2093,7 +2093,7 @@ def urQueueRetain(hQueue: Queue) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) -> None:
@@ -2112,7 +2112,7 @@ def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) ->
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMDeviceAlloc(
@@ -2137,8 +2137,8 @@ def urUSMDeviceAlloc(
     - `ERROR_INVALID_OPERATION`: `hDevice` has no device USM (Unified Runtime's text names `USM_HOST_SUPPORT` by mistake)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - `ERROR_INVALID_VALUE`: `pool` belongs to another context, or was created for another device
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMFree(hContext: Context, pMem: int) -> None:
@@ -2152,7 +2152,7 @@ def urUSMFree(hContext: Context, pMem: int) -> None:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -2189,7 +2189,7 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMAllocInfo.POOL`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_VALUE`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_VALUE`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int) -> int:
@@ -2210,8 +2210,8 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
     - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of any device of `hContext`
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE` of any device of `hContext`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - `ERROR_INVALID_VALUE`: `pool` belongs to another context, or was created for another device
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMHostAllocRegisterExp(
@@ -2233,7 +2233,7 @@ def urUSMHostAllocRegisterExp(
     - `ERROR_INVALID_VALUE`: `size` is 0
     - `ERROR_INVALID_VALUE`: the memory is not mapped in this process, is USM memory, or is already registered
     - `ERROR_UNSUPPORTED_FEATURE`: a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: int) -> None:
@@ -2248,7 +2248,7 @@ def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: int) -> None:
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_VALUE`: `pHostMem` is not registered
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
@@ -2265,7 +2265,7 @@ def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_VALUE`: the memory is not mapped in this process
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
@@ -2282,7 +2282,7 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has bits that are not `USMPoolFlags` (mask 0xfffffff8)
-    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
@@ -2299,7 +2299,7 @@ def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDes
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has bits that are not `USMPoolFlags` (mask 0xfffffff8)
-    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
@@ -2315,8 +2315,8 @@ def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> N
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
-    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device, or is the device's default pool
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - `ERROR_INVALID_VALUE`: `hPool` belongs to another context, or was created for another device, or is the device's default pool
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
@@ -2330,7 +2330,7 @@ def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMP
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
@@ -2344,7 +2344,7 @@ def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -2374,7 +2374,7 @@ def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -2404,7 +2404,7 @@ def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolRelease(pPool: USMPool) -> None:
@@ -2416,7 +2416,7 @@ def urUSMPoolRelease(pPool: USMPool) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolRetain(pPool: USMPool) -> None:
@@ -2428,7 +2428,7 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
@@ -2444,8 +2444,8 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
-    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - `ERROR_INVALID_VALUE`: `hPool` belongs to another context, or was created for another device
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue: int) -> None:
@@ -2464,7 +2464,7 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue:
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
     - `ERROR_INVALID_VALUE`: `propName` is `USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, and `pPropValue` is not 0
     - `ERROR_UNSUPPORTED_ENUMERATION`: `propName` cannot be set
-    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: int) -> None:
@@ -2481,8 +2481,8 @@ def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBy
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
-    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - `ERROR_INVALID_VALUE`: `hPool` belongs to another context, or was created for another device
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
@@ -2496,7 +2496,7 @@ def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMSharedAlloc(
@@ -2521,8 +2521,8 @@ def urUSMSharedAlloc(
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
     - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_SINGLE_SHARED_SUPPORT` and `DeviceInfo.USM_CROSS_SHARED_SUPPORT` are both false
-    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
-    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - `ERROR_INVALID_VALUE`: `pool` belongs to another context, or was created for another device
+    - other results, for which UR states no condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
@@ -2537,7 +2537,7 @@ def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> N
     - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
     - `ERROR_INVALID_OPERATION`: the access is not enabled
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
@@ -2555,7 +2555,7 @@ def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> No
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: `commandDevice` cannot use memory of `peerDevice`
     - `ERROR_INVALID_OPERATION`: the access is already enabled
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo | int) -> int:
@@ -2572,7 +2572,7 @@ def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, prop
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ExpPeerInfo.UR_PEER_ATOMICS_SUPPORT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
@@ -2587,7 +2587,7 @@ def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemGetInfo(
@@ -2606,7 +2606,7 @@ def urVirtualMemGetInfo(
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemInfo.ACCESS_MODE`
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemGranularityGetInfo(
@@ -2625,7 +2625,7 @@ def urVirtualMemGranularityGetInfo(
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemGranularityInfo.RECOMMENDED`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_INVALID_DEVICE`, `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemMap(
@@ -2639,7 +2639,7 @@ def urVirtualMemMap(
         size: Number of bytes.
         hPhysicalMem: The physical memory.
         offset: Offset in the physical memory, in bytes.
-        flags: The access that commands have.
+        flags: How commands may access the memory.
 
     Raises `URError` with one of these results:
 
@@ -2647,7 +2647,7 @@ def urVirtualMemMap(
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
     - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `VirtualMemAccessFlags` (mask 0xfffffff8)
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int:
@@ -2661,7 +2661,7 @@ def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: VirtualMemAccessFlags | int) -> None:
@@ -2671,14 +2671,14 @@ def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: Virt
         hContext: The context.
         pStart: Address at which the range begins.
         size: Number of bytes.
-        flags: The access that commands have.
+        flags: How commands may access the memory.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `VirtualMemAccessFlags` (mask 0xfffffff8)
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemUnmap(hContext: Context, pStart: int, size: int) -> None:
@@ -2693,7 +2693,7 @@ def urVirtualMemUnmap(hContext: Context, pStart: int, size: int) -> None:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
+    - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urBindlessImagesFreeMappedLinearMemoryExp(*arguments: object) -> NoReturn: ...

@@ -171,7 +171,7 @@ def _decoders(info: str) -> dict[int, Callable[[Any], Any]]:
 CALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
     {"logger": "LoggerLevel, str, object", "event": "Event, ExecutionInfo, object", "host_task": "object"}
 )
-"""The arguments of a callback: the name in its kind -> their types."""
+"""Maps the name in a callback's kind to the types of the callback's arguments."""
 
 # --- signatures -----------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ def documentation(function: Function) -> str:
     lines += [f"- `{error.result}`: {error.condition}" for error in function.errors if error.condition]
     others = dict.fromkeys(f"`{error.result}`" for error in function.errors if not error.condition)
     if others:
-        lines.append(f"- without a stated condition: {', '.join(others)}")
+        lines.append(f"- other results, for which UR states no condition: {', '.join(others)}")
     return "\n".join(lines)
 
 
@@ -407,7 +407,7 @@ UNSUPPORTED: Final = tuple(
         - FUNCTIONS.keys()
     )
 )
-"""Unified Runtime's other functions, by name."""
+"""The names of the functions of Unified Runtime that this package does not implement."""
 
 
 def _answer_unsupported(name: str) -> Callable[..., NoReturn]:

@@ -164,7 +164,9 @@ GROUPS: Final = {
     "ipc": ("sharing with other processes", ("ipc",)),
     "native-handles": ("handles of the driver", ("native",)),
 }
-"""The pages of the reference: file name -> title, and the modules of `_functions` whose functions it describes."""
+"""The pages of the reference. Maps a page's file name to its title, and to the modules of `_functions` whose functions
+it describes.
+"""
 
 _NAMES: Final = {"physical_mem": "physical memory", "mem": "buffer", "usm_pool": "pool"}
 """The kinds of objects whose names on the pages differ from their names in the declarations."""
@@ -435,7 +437,7 @@ def _unsupported() -> str:
 
 
 def reference() -> dict[str, str]:
-    """Return the pages of the reference in `docs/ur`: file name -> text."""
+    """Return the pages of the reference in `docs/ur`, as a dict from file name to text."""
     pages = {f"{page}.md": _page_of_group(page) for page in GROUPS}
     return {
         "index.md": _index(), **pages, "structs.md": _structs_page(), "enumerations.md": _enumerations_page(),
@@ -497,7 +499,7 @@ def aspects_page() -> str:
 
 
 def targets() -> dict[Path, str]:
-    """Return the paths of all generated files in a checkout, and their contents."""
+    """Return the contents of all generated files, by their paths in a checkout."""
     here = Path(__file__).resolve()
     checkout = here.parents[3]
     docs = checkout / "docs"

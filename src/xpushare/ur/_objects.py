@@ -1,5 +1,5 @@
-"""The handles of `xpushare.ur`, which are reference-counted wrappers around objects of `xpushare`. Also the tables that
-find the object at an address.
+"""The handles of `xpushare.ur`, which are reference-counted wrappers around objects of `xpushare`, and the tables in
+which the object at an address is found.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Counted:
 
     references: int
     dead: ClassVar[Result]
-    """The result of a function that is given a dead handle, or another object."""
+    """The result code of a function that gets a released handle, or an object of another class."""
 
     @property
     def backend(self) -> str:
@@ -200,7 +200,7 @@ class Context(Counted):
     devices: tuple[Device, ...]
     default_pools: dict[Device, USMPool]
     chosen_pools: dict[Device, USMPool]
-    """Set by `urUSMPoolSetDevicePoolExp`."""
+    """The pools that `urUSMPoolSetDevicePoolExp` has set, by device."""
 
     @classmethod
     def make(cls, devices: tuple[Device, ...]) -> Context:
@@ -249,10 +249,12 @@ class Queue(Counted):
     context: Context
     device: Device
     flags: int
-    """The flags that it was made with."""
+    """The flags with which the queue was created."""
     profiling: bool
     timelines: list[Opened]
-    """The timelines of the commands that native code has enqueued. It uses the last one."""
+    """The timelines (events that only this queue signals) of the commands that native code has enqueued. Native code
+    uses the last one.
+    """
 
     @classmethod
     def make(cls, context: Context, device: Device, queue: WorkQueue, flags: int, profiling: bool) -> Queue:
@@ -317,20 +319,24 @@ class Event(Counted):
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
     point: int | None
-    """The point of that event, or None for the newest."""
+    """The number of the signal of `shared` that this event stands for, or None for the newest signal."""
     context: Context
     reusable: bool
     command: Command
-    """The command that it stands for."""
+    """The kind of command whose end this event reports."""
     queue: Queue | None
-    """The queue of the command, if this process enqueued it. None before the first signal."""
+    """The queue in which this process enqueued the command. None if another process enqueued it, or if there was no
+    command yet.
+    """
     failed_on: Queue | None
-    """The same queue, until this event has told the program that the command was lost."""
+    """The queue of a command that was lost, until the program has learned of the loss from this event."""
     profile: Profile | None
     started: Profile | None
-    """The profile of the marker before a command that has a duration."""
+    """The times of the marker that was enqueued before the command, for a command that has a duration."""
     native: tuple[int, int, object] | None
-    """The driver's handle that the program gave or received, its point, and the object that keeps it alive."""
+    """The handle of a driver event that the program passed in or received, the number of the signal to which it
+    belongs, and an object that keeps it alive.
+    """
 
     @classmethod
     def make(cls, context: Context, event: SharedEvent, command: Command, reusable: bool) -> Event:
@@ -362,15 +368,15 @@ class Mem(Counted):
 
     dead = Result.ERROR_INVALID_MEM_OBJECT
     _bytes: Memory | Range
-    """The allocation. For a range, memory of the program."""
+    """The buffer's memory: a `Memory` that the buffer owns, or a `Range` of the program's own memory."""
     context: Context
     nbytes: int
     flags: int
-    """How kernels may use it (`MemFlags`)."""
+    """How kernels may use the buffer (`MemFlags`)."""
     is_part: bool
-    """Whether `urMemBufferPartition` made it."""
+    """Whether the buffer is a part of another buffer (`urMemBufferPartition`)."""
     maps: dict[int, list[Mapped]]
-    """The mapped parts, by address."""
+    """The parts of the buffer that are mapped for the program, by address."""
 
     @classmethod
     def make(cls, context: Context, memory: Memory | Range, nbytes: int, flags: int, is_part: bool) -> Mem:
@@ -389,7 +395,7 @@ class Mem(Counted):
 
     @property
     def piece(self) -> Range:
-        """The range of memory that the buffer covers."""
+        """The range of memory that the buffer covers, for operations on memory."""
         return self._bytes if isinstance(self._bytes, Range) else use(self._bytes)
 
     def _about(self) -> str:
@@ -408,7 +414,7 @@ class Mapped(NamedTuple):
     nbytes: int
     flags: int
     staged: Range | None
-    """A copy of the bytes, or None if the address is the buffer's own."""
+    """The copy of the bytes that the program accesses, or None if it accesses the buffer itself."""
 
 
 @final
@@ -420,14 +426,14 @@ class USMPool(Counted):
     dead = Result.ERROR_INVALID_VALUE
     context: Context
     device: Device | None
-    """The pool's only device, if it was made for one."""
+    """The device for which the pool was created, or None for all devices of the context."""
     flags: int
     used: int
-    """The bytes that are allocated from it."""
+    """How many bytes are allocated from the pool."""
     most: int
     """The highest value of `used` so far."""
     threshold: int
-    """How much freed memory it may keep, in bytes. It keeps none."""
+    """How many bytes of freed memory the pool may cache. This is only stored, since pools cache no freed memory."""
 
     @classmethod
     def make(cls, context: Context, flags: int, device: Device | None = None) -> USMPool:

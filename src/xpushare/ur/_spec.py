@@ -129,9 +129,9 @@ class Error(NamedTuple):
     """An error result that UR documents for a function."""
 
     result: str
-    """Name of a `Result`."""
+    """The name of the `Result`."""
     condition: str
-    """When the error occurs. Empty if UR states no condition."""
+    """The condition for the error, in words. Empty if UR states none."""
 
 
 class Check(NamedTuple):
@@ -185,9 +185,9 @@ class Function:
     operations: tuple[Operation, ...]
     """The operations of `core` that the body calls."""
     results: Mapping[Result, Result]
-    """Result codes of `core`'s errors -> the codes that this function uses instead."""
+    """Maps result codes of `core`'s errors to the codes that this function uses instead."""
     handles: tuple[type[XpuShareError], ...]
-    """Errors of its operations that the body handles, so that the call succeeds nevertheless."""
+    """Errors of the operations that the body catches, so that they do not make the call fail."""
     makes: str
     """The kind of the object that a successful call creates or adds a reference to. The caller has to release it.
     Several kinds are joined by `+`.
@@ -241,7 +241,7 @@ class Info:
         optional: str = "",
         changing: str = "",
     ) -> None:
-        """Declare the queries of an enumeration.
+        """Declare the queries that the members of `enumeration` stand for.
 
         - `kinds`: a kind of value -> the names of the queries that return such a value
         - `answers`: a query -> the function that takes an object and returns the value
@@ -267,12 +267,12 @@ class Info:
 
 
 INFOS: Final[dict[str, Info]] = {}
-"""The queries, by the name of their enumeration."""
+"""The queries of each enumeration, by the enumeration's name."""
 
 # --- rules ----------------------------------------------------------------------------------------
 
 Rule = tuple[Check, str]
-"""A check and its condition in words."""
+"""A check, and its condition in words."""
 
 
 def rule(result: str, condition: str, words: str, origin: Literal["layer", "documented", "adapter"] = "layer") -> Rule:

@@ -44,7 +44,7 @@ class ContextProperties:
     """UR's struct `ur_context_properties_t`, an argument of `urContextCreate`."""
 
     flags: int = 0
-    """`ContextFlags`"""
+    """A combination of members of `ContextFlags`."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class QueueProperties:
     """UR's struct `ur_queue_properties_t`, an argument of `urQueueCreate`."""
 
     flags: int = 0
-    """`QueueFlags`"""
+    """A combination of members of `QueueFlags`."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class USMDesc:
     """UR's struct `ur_usm_desc_t`, an argument of `urUSMHostAlloc`, `urUSMDeviceAlloc` and `urUSMSharedAlloc`."""
 
     hints: int = 0
-    """`USMAdviceFlags`"""
+    """A combination of members of `USMAdviceFlags`."""
     align: int = 0
     """Alignment in bytes, a power of two; 0 leaves it to the adapter."""
 
@@ -72,7 +72,7 @@ class PhysicalMemProperties:
     """
 
     flags: int = 0
-    """`PhysicalMemFlags`"""
+    """A combination of members of `PhysicalMemFlags`."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class ExpEventDesc:
     """UR's struct `ur_exp_event_desc_t`, an argument of `urEventCreateExp`."""
 
     flags: int = 0
-    """`ExpEventFlags`"""
+    """A combination of members of `ExpEventFlags`."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ class ExpUSMHostAllocRegisterProperties:
     """UR's struct `ur_exp_usm_host_alloc_register_properties_t`, an argument of `urUSMHostAllocRegisterExp`."""
 
     flags: int = 0
-    """`ExpUSMHostAllocRegisterFlags`"""
+    """A combination of members of `ExpUSMHostAllocRegisterFlags`."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class ExpHostTaskProperties:
     """UR's struct `ur_exp_host_task_properties_t`, an argument of `urEnqueueHostTaskExp`."""
 
     flags: int = 0
-    """`ExpHostTaskFlags`"""
+    """A combination of members of `ExpHostTaskFlags`."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class ExpEnqueueExtProperties:
     """UR's struct `ur_exp_enqueue_ext_properties_t`, an argument of `urEnqueueEventsWaitWithBarrierExt`."""
 
     flags: int = 0
-    """`ExpEnqueueExtFlags`"""
+    """A combination of members of `ExpEnqueueExtFlags`."""
 
 
 @dataclass
@@ -112,10 +112,11 @@ class DevicePartitionProperty:
     """UR's struct `ur_device_partition_property_t`. `DeviceInfo.PARTITION_TYPE` returns a list of these structs."""
 
     type: int = 0
-    """`DevicePartition`"""
+    """A member of `DevicePartition`."""
     value: int = 0
-    """By `type`: compute units per sub-device (`EQUALLY`), of one sub-device (`BY_COUNTS`), or
-    `DeviceAffinityDomainFlags` (`BY_AFFINITY_DOMAIN`)."""
+    """Depends on `type`. `EQUALLY`: the compute units of each sub-device. `BY_COUNTS`: the compute units of one
+    sub-device. `BY_AFFINITY_DOMAIN`: the domain (`DeviceAffinityDomainFlags`).
+    """
 
 
 @dataclass
@@ -123,7 +124,7 @@ class USMPoolDesc:
     """UR's struct `ur_usm_pool_desc_t`, an argument of `urUSMPoolCreate` and `urUSMPoolCreateExp`."""
 
     flags: int = 0
-    """`USMPoolFlags`"""
+    """A combination of members of `USMPoolFlags`."""
 
 
 @dataclass
@@ -133,7 +134,7 @@ class ExpAsyncUSMAllocProperties:
     """
 
     flags: int = 0
-    """`ExpAsyncUSMAllocFlags`"""
+    """A combination of members of `ExpAsyncUSMAllocFlags`."""
 
 
 @dataclass
@@ -209,11 +210,11 @@ class RectOffset:
     """
 
     x: int = 0
-    """In bytes."""
+    """Offset in a row, in bytes."""
     y: int = 0
-    """In rows."""
+    """Number of rows before the box."""
     z: int = 0
-    """In slices."""
+    """Number of slices before the box."""
 
 
 @dataclass
@@ -221,11 +222,11 @@ class RectRegion:
     """UR's struct `ur_rect_region_t`: the size of a three-dimensional box of bytes."""
 
     width: int = 0
-    """In bytes."""
+    """Bytes per row."""
     height: int = 0
-    """In rows."""
+    """Rows per slice."""
     depth: int = 0
-    """In slices."""
+    """Number of slices."""
 
 
 FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
@@ -252,7 +253,8 @@ FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "DevicePartitionProperty": {"type": "enum:DevicePartition", "value": "uint32"},
     }
 )
-"""What the fields mean: struct -> field -> kind, in the words of `xpushare.ur._spec`."""
+"""The kinds of the fields (`_spec` lists the kinds). Maps a struct's name to a dict from the field's name to its kind.
+"""
 
 BY_VALUE: Final = frozenset(("RectOffset", "RectRegion"))
 """The structs that C passes by value. They are never null."""
@@ -279,4 +281,4 @@ STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
         "ExpHostTaskProperties": 0x6000,
     }
 )
-"""UR's `stype` of the structs that have one, for adapters that call a C function."""
+"""UR's number (`stype`) of each struct that has one. It is needed to pass the struct to a C function."""

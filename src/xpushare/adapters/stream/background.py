@@ -54,8 +54,7 @@ class _Worker:
 
 
 class Watched(Protocol):
-    """A queue that `Watch` checks, because some of its signals are pending or its operations still use their operands.
-    """
+    """A queue that `Watch` checks, because signals of the queue are pending or operations still use their operands."""
 
     # Look after the queue. Return False once nothing is left to look after.
     def look_after(self) -> bool: ...

@@ -89,7 +89,7 @@ _PERMISSIONS: Final = (
     | QueueFlags.SUBMISSION_IMMEDIATE
     | QueueFlags.LOW_POWER_EVENTS_SUPPORT_EXP
 )
-"""The flags that any queue can be made with. They permit an in-order queue something that it need not do."""
+"""The flags that every queue accepts. Each of them only permits something, so an in-order queue may ignore it."""
 
 
 def queue_flags(device: Device) -> int:

@@ -47,11 +47,13 @@ class Handover(NamedTuple):
     """A command that a C program submitted earlier to native code, and that Python now enqueues."""
 
     points: tuple[int | None, ...]
-    """The newest point at that time of each event in its wait list. None means the point of a command before it."""
+    """For each event in the wait list, the number of its newest signal when the command was submitted. None if that
+    signal belonged to a command that Python had not enqueued yet.
+    """
     queued: int
-    """The time of the call, by the host's monotonic clock."""
+    """When the program submitted the command, by the host's monotonic clock."""
     fill: Callable[[Event], object] | None
-    """Receives the event, whose handle the program already has."""
+    """A function that binds the command's event to the handle that the program already has, or None."""
 
 
 class _Current(threading.local):
@@ -498,7 +500,7 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> 
     246,
     "INVALID_QUEUE",
     "INVALID_EVENT",
-    ("INVALID_CONTEXT", "`phEvent` is of another context than `hQueue`"),
+    ("INVALID_CONTEXT", "`phEvent` belongs to another context than `hQueue`"),
     *WAIT_LIST_OTHERS,
     "INVALID_VALUE",
     "OUT_OF_HOST_MEMORY",

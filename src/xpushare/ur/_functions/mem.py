@@ -23,7 +23,7 @@ _REFUSED: Final[dict[int, int]] = {
     MemFlags.READ_ONLY: MemFlags.READ_WRITE | MemFlags.WRITE_ONLY,
     MemFlags.WRITE_ONLY: MemFlags.READ_WRITE | MemFlags.READ_ONLY,
 }
-"""The flags of a buffer -> the flags that a part of it must not have."""
+"""Maps flags of a buffer to the flags that a part of the buffer must not have."""
 _HOST: Final = MemFlags.USE_HOST_POINTER | MemFlags.ALLOC_COPY_HOST_POINTER
 _WITH_POINTER: Final = "flags & (MemFlags.USE_HOST_POINTER | MemFlags.ALLOC_COPY_HOST_POINTER)"
 

@@ -45,7 +45,7 @@ _ALIGN_RULE = rule(
 
 _USM_SIZE_RULE = rule("INVALID_USM_SIZE", "size == 0", "`size` is 0")
 
-_POOL_ERROR = ("INVALID_VALUE", "`pool` is of another context, or for another device")
+_POOL_ERROR = ("INVALID_VALUE", "`pool` belongs to another context, or was created for another device")
 
 _ALIGN_DEVICE_ERROR = ("INVALID_VALUE", "`pUSMDesc.align` exceeds the size of the largest data type of `hDevice`")
 
@@ -306,7 +306,7 @@ def urUSMPoolGetInfo(hPool: USMPool, propName: USMPoolInfo) -> Any:
 
 # --- pools of one device, and commands that allocate from them ------------------------------------------
 
-_POOL_OF = ("INVALID_VALUE", "`hPool` is of another context, or for another device")
+_POOL_OF = ("INVALID_VALUE", "`hPool` belongs to another context, or was created for another device")
 
 
 @function(254, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
@@ -402,7 +402,7 @@ def _enqueue_allocation(
 
 _ASYNC_ERRORS: Final = (
     _SIZE_DEVICE_ERROR,
-    ("INVALID_VALUE", "`pPool` is of another context, or for another device"),
+    ("INVALID_VALUE", "`pPool` belongs to another context, or was created for another device"),
     *WAIT_LIST_OTHERS,
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",

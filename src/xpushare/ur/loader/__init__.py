@@ -28,9 +28,9 @@ class Interpreter(NamedTuple):
 
     executable: str
     library: str
-    """Its libpython; empty if none can be loaded."""
+    """The path of its libpython, or an empty string if none can be loaded."""
     wrong: str
-    """Why the library cannot start it; empty if it can."""
+    """Why the library cannot start this interpreter, or an empty string if it can."""
 
 
 def interpreter(executable: str | None = None) -> Interpreter:

@@ -224,7 +224,7 @@ def answer(call: Call, outputs: list[str]) -> Answer:
 # --- the effects of a call ------------------------------------------------------------------------
 
 After = Callable[[Words, list[Any]], object]
-"""A function to run after a call that succeeded. It takes the call's words and arguments."""
+"""A function that runs after a successful call. It takes the call's words and arguments."""
 
 
 def _arguments_of(function: Function, *kinds: str) -> list[int]:

@@ -26,14 +26,14 @@ __all__ = ["Argument", "Call", "Post", "Words", "arguments", "given_data"]
 
 Words = tuple[int, ...]
 Post = Callable[[int, int, int, int, bytes | None], object]
-"""The library's function that has its own thread call a function of the program."""
+"""A function of the library. It makes the library's own thread call a C function of the program."""
 
 _HANDLE_NBYTES: Final = 256
 _MOST: Final = 1 << 20  # how many bytes of a pattern or of data are read
 _WORD_NBYTES: Final = 8
 
 given_data: Final[dict[int, Any]] = {}
-"""The handle data that the program holds, by address."""
+"""The IPC handle data that the program has received and not released, by address."""
 
 
 class Call(NamedTuple):
@@ -42,7 +42,7 @@ class Call(NamedTuple):
     function: Function
     parameters: tuple[Parameter, ...]
     at: dict[str, int]
-    """The word that each parameter is or begins at, by the parameter's name."""
+    """For each parameter, by name, the index of its word, or of the first of its words."""
     boxes: Boxes
     post: Post
 
@@ -55,7 +55,7 @@ class Argument(Protocol):
     """Converts one or more words of a C call to one argument in Python."""
 
     uses: tuple[str, ...]
-    """The C parameters that the argument is made from."""
+    """The names of the C parameters from which the argument is made."""
 
     def read(self, words: Words, /) -> Any: ...
 

@@ -149,7 +149,9 @@ _ENGINE: Final = (
 
 
 _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "QueueInfo"}
-"""The queries that the library can answer from the start, since they need no driver."""
+"""The enumerations of queries whose answers are passed to the library when a handle is created, since they need no
+driver.
+"""
 
 
 def _ask(handle: int, found: Any) -> None:

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 NUMBERED: Final = sorted(FUNCTIONS.keys() - OF_THE_LOADER.split())
-"""The functions by the numbers that the library knows them by."""
+"""The names of the functions. The library identifies a function by its index in this list."""
 
 _C: Final = {
     "u8": "uint8_t",
@@ -51,9 +51,9 @@ class Parameter(NamedTuple):
 
     name: str
     passed: str
-    """u8, i32, u32, u64, bool, u64x3, handle or ptr."""
+    """How C passes it: `u8`, `i32`, `u32`, `u64`, `bool`, `u64x3`, `handle` or `ptr`."""
     optional: bool
-    """It may be null."""
+    """Whether it may be null."""
 
 
 def _prototypes() -> Iterator[tuple[str, tuple[Parameter, ...]]]:
@@ -73,11 +73,11 @@ def parameters(function: str) -> tuple[Parameter, ...]:
 
 
 COUNTED: Final = tuple(kind for kind in HANDLES if kind not in ("adapter", "platform", "device"))
-"""The kinds of handles whose references the library counts, by their numbers from 1 on."""
+"""The kinds of handles whose references the library counts, in the order of their numbers, which begin at 1."""
 KIND_NUMBERS: Final = {
     kind: number for number, kind in enumerate((*COUNTED, *(each for each in HANDLES if each not in COUNTED)), 1)
 }
-"""All kinds."""
+"""The numbers of all kinds of handles."""
 
 
 def kept_queries(function: Function) -> frozenset[int]:
@@ -117,9 +117,9 @@ def _native(function: Function) -> tuple[str, str] | None:
 # --- commands that are enqueued without Python -------------------------------------------------------
 
 TRAITS: Final = (Aspect.ext_oneapi_per_event_profiling,)
-"""The aspects of a queue's device that the library knows, one bit each, since some command needs them."""
+"""The aspects of a queue's device that some command needs. In the library, each of them is one bit of the queue."""
 HOST: Final = 1 << len(TRAITS)
-"""The bit of a queue of the host, whose commands need no Python."""
+"""The bit of queues on the host, whose commands run without Python."""
 
 _OPERATORS: Final[dict[type[ast.AST], str]] = {
     ast.And: "&&", ast.Or: "||", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Mod: "%", ast.BitAnd: "&",
@@ -160,7 +160,7 @@ def _in_c(node: ast.expr, words: dict[str, int]) -> str:
 
 
 _DOES: Final = {"Queue.copy": "XP_COPIES", "Queue.fill": "XP_FILLS", "": "XP_NOTHING"}
-"""The effect of a command, by its operation."""
+"""The library's constant for the work of a command, by the command's operation."""
 _PLAIN: Final = ("handle", "sequence", "size", "pointer", "pattern", "bool", "flags")
 
 
