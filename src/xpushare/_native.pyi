@@ -1881,7 +1881,7 @@ class HeldBase:
 
     @property
     def seq(self) -> int:
-        """The number of the frame in the channel, from 1 on. A loan gets its number at the end of its `with` block."""
+        """The number of the frame in the channel, from 1 on. A loan has 0 before the end of its `with` block."""
     def __enter__(self: _Held) -> _Held: ...  # Jedi takes Self for this class
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -1935,15 +1935,15 @@ class FrameBase(HeldBase):
 
     @property
     def deliveries(self) -> int:
-        """In mode "one", how often the frame has been handed out, this time included."""
+        """In mode "one", how often the frame has been delivered, including this delivery."""
 
     @property
     def writer(self) -> int:
-        """The pid of the process that sent the frame, as that process sees itself."""
+        """The pid of the process that sent the frame, in that process's own pid namespace."""
 
     @property
     def closed(self) -> bool:
-        """Whether the frame's slot has been given back."""
+        """Whether the frame is closed."""
 
     def close(self) -> None:
         """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.

@@ -221,6 +221,18 @@ def test_what_is_refused() -> None:
         xs.Channel.open("test", timeout=0)
 
 
+@pytest.mark.parametrize("on_full", ["block", "raise"])
+def test_a_wrong_array_is_refused_even_if_no_slot_is_free(on_full: Any) -> None:
+    with channel(on_full=on_full) as ch, xs.Channel.open("test") as reader:
+        while ch.statistics()["sent"] < ch.statistics()["slots"]:
+            ch.send(np.zeros(2, "int64"))
+        with pytest.raises((TimeoutError, xs.ChannelFull)):
+            ch.send(np.zeros(2, "int64"), timeout=0)
+        with pytest.raises(xs.InvalidArgumentError, match="frames of this channel are"):
+            ch.send(np.zeros(3))  # which does not wait for a slot
+        assert reader.receive(0).seq == 1
+
+
 def test_a_block_that_raises_sends_nothing() -> None:
     with channel() as ch, xs.Channel.open("test") as reader:
         with pytest.raises(KeyError), ch.loan():

@@ -271,10 +271,13 @@ static PyMethodDef loan_methods[] = {
 };
 
 static PyGetSetDef loan_getset[] = {
-    {"seq", held_seq, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+    {"seq", held_seq, NULL, PyDoc_STR("The number of the frame in the channel, from 1 on. It is 0 before the end of the block."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
 
 static PyMemberDef loan_members[] = {
-    {"meta", T_OBJECT, offsetof(xp_held_object, meta), 0, NULL}, {NULL, 0, 0, 0, NULL},
+    {"meta", T_OBJECT, offsetof(xp_held_object, meta), 0, PyDoc_STR("Plain data that readers get with the frame. Set it before the end of the block.")},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot loan_slots[] = {
@@ -352,13 +355,19 @@ static PyMethodDef frame_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef frame_getset[] = {{"closed", frame_closed, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+static PyGetSetDef frame_getset[] = {
+    {"closed", frame_closed, NULL, PyDoc_STR("Whether the frame is closed."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
 
 static PyMemberDef frame_members[] = {
-    {"seq", T_ULONGLONG, offsetof(xp_held_object, f.seq), READONLY, NULL},
-    {"missed", T_ULONGLONG, offsetof(xp_held_object, f.missed), READONLY, NULL},
-    {"deliveries", T_UINT, offsetof(xp_held_object, f.deliveries), READONLY, NULL},
-    {"writer", T_ULONGLONG, offsetof(xp_held_object, f.writer_pid), READONLY, NULL},
+    {"seq", T_ULONGLONG, offsetof(xp_held_object, f.seq), READONLY, PyDoc_STR("The number of the frame in the channel, from 1 on.")},
+    {"missed", T_ULONGLONG, offsetof(xp_held_object, f.missed), READONLY,
+     PyDoc_STR("How many frames were overwritten before this reader saw them, since it opened the channel.")},
+    {"deliveries", T_UINT, offsetof(xp_held_object, f.deliveries), READONLY,
+     PyDoc_STR("In mode \"one\", how often the frame has been delivered, including this delivery.")},
+    {"writer", T_ULONGLONG, offsetof(xp_held_object, f.writer_pid), READONLY,
+     PyDoc_STR("The pid of the process that sent the frame, in that process's own pid namespace.")},
     {NULL, 0, 0, 0, NULL},
 };
 

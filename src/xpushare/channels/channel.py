@@ -15,7 +15,7 @@ from xpushare._device import Device
 from xpushare.arrays.changes import Awaitable, Changes, Patience, woken_by
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
-from xpushare.channels.ends import End, Frame, Loan, Moved, fill, fill_tree, too_many_writers
+from xpushare.channels.ends import End, Frame, Loan, Moved, fill, fill_tree, prepared, too_many_writers
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
 from xpushare.channels.survey import channels, surveyed
@@ -344,13 +344,11 @@ class Channel(Advised, Awaitable):
             ...     writer.send([1.0, 2.0, 3.0]), writer.send([4.0, 5.0, 6.0])
             (1, 2)
         """
-        geometry = self._end.geometry
-        layout = laid_out(array_or_tree, geometry.numbers[0]) if geometry.dtype is None else None
+        end = self._end
+        any_shape = end.geometry.dtype is None
+        content = laid_out(array_or_tree, end.geometry.numbers[0]) if any_shape else prepared(end, array_or_tree)
         with self.loan(timeout) as frame:
-            if layout is not None:
-                fill_tree(frame, layout)
-            else:
-                fill(frame, array_or_tree)
+            (fill_tree if any_shape else fill)(frame, content)
             frame.meta = meta
         return frame.seq
 

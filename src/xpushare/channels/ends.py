@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from xpushare.channels.geometry import Geometry
     from xpushare.core.memory import Range
 
-__all__ = ["End", "Frame", "Loan", "Moved", "fill", "fill_tree", "too_many_writers"]
+__all__ = ["End", "Frame", "Loan", "Moved", "fill", "fill_tree", "prepared", "too_many_writers"]
 
 
 _MAKE_ROOM: Final = "close frames, create the channel with more slots, or with on_full='overwrite'"
@@ -292,17 +292,18 @@ advise(
 )
 
 
-def fill(loan: Loan, array: Any) -> None:
-    """Copy an array into the slot of a loan."""
-    end: End = held_end(loan)
-    if end.points is not None and end.points.copied(loan, array):
-        return
+def prepared(end: End, array: Any) -> Any:
+    """Return an array in the form that `fill` takes. Raises `InvalidArgumentError` if its shape or dtype is not that of
+    the channel's frames.
+    """
+    geometry = end.geometry
+    if end.points is not None and (source := end.points.source_of(array, geometry)) is not None:
+        return source
     values = values_of(array)
     if values is None:
         import numpy
 
         values = numpy.asarray(array)
-    geometry = end.geometry
     if values.shape != geometry.shape or values.dtype != geometry.dtype:
         given = type(array).__name__ if values.dtype == object else f"{values.shape} {values.dtype}"
         if values.shape == geometry.shape and values.dtype != object:
@@ -312,10 +313,16 @@ def fill(loan: Loan, array: Any) -> None:
         raise InvalidArgumentError(
             f"frames of this channel are {geometry.shape} {geometry.dtype}, not {given}: {advice}"
         )
-    if end.points is not None:
-        end.points.store(loan, [(values, 0)])
+    return values
+
+
+def fill(loan: Loan, content: Any) -> None:
+    """Copy an array into the slot of a loan. `content` is a result of `prepared`."""
+    end: End = held_end(loan)
+    if end.points is None:
+        end.view(held_slot(loan))[...] = content
     else:
-        end.view(held_slot(loan))[...] = values
+        end.points.fill(loan, content)
 
 
 def fill_tree(loan: Loan, layout: Layout) -> None:

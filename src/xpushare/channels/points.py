@@ -8,7 +8,7 @@ signal. The slot's next user makes its own queues wait for these signals, so the
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from xpushare._device import Device
 from xpushare._native import (
@@ -25,7 +25,7 @@ from xpushare._native import (
     held_slot,
 )
 from xpushare.arrays import description
-from xpushare.arrays.copies import copy_out, is_dense, lies_on_host, native_stream, own_array, spanned
+from xpushare.arrays.copies import Spanned, copy_out, is_dense, lies_on_host, native_stream, own_array, spanned
 from xpushare.common.errors import HandleExpiredError, PeerLostError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from xpushare.channels.ends import End, Frame, Loan
+    from xpushare.channels.geometry import Geometry
 
 __all__ = ["After", "Points"]
 
@@ -81,6 +82,14 @@ class After:
             events.wait(event, None, point)
         for work in self.works:
             queues.synchronize(work, None)
+
+
+class _Source(NamedTuple):
+    """An array in device memory, with its description (None for a `SharedArray`) and its bytes."""
+
+    array: Any
+    found: description.Described | None
+    span: Spanned
 
 
 @final
@@ -163,26 +172,33 @@ class Points:
             point = queues.signal(work, self._event)
         return point
 
-    def copied(self, loan: Loan, array: Any) -> bool:
-        """Copy an array in device memory into the slot, on the stream of the array's library. Returns False, without a
-        copy, if the array is not such an array or does not match the slot.
+    def source_of(self, array: Any, geometry: Geometry) -> _Source | None:
+        """Return an array in device memory in the form that `fill` takes. Return None if the array lies elsewhere, or
+        does not have the shape and dtype of the channel's frames.
         """
         own = own_array(array)
         found = description.described(array, True) if own is None else None
         source: Any = array if own is None else own
         if (own is None and found is None) or lies_on_host(source, found):
-            return False
+            return None
         here = own.device if own is not None else description.device_of(array, found)  # type: ignore[arg-type]
         span = spanned(source, found)
-        target = loan.array
-        if here != self._device or not is_dense(span) or span.shape != target.shape or span.dtype != target.dtype:
-            return False
-        work = work_on(here, native_stream(None, found, array, here), array)
+        if here != self._device or not is_dense(span) or (span.shape, span.dtype) != (geometry.shape, geometry.dtype):
+            return None
+        return _Source(source, found, span)
+
+    def fill(self, loan: Loan, content: Any) -> None:
+        """Copy into the slot what `source_of` returned, on the stream of the array's library, or a NumPy array."""
+        if not isinstance(content, _Source):
+            self.store(loan, [(content, 0)])
+            return
+        loan.array  # noqa: B018 - makes the order
+        array, found, span = content
+        work = work_on(self._device, native_stream(None, found, array, self._device), array)
         if work is None:
-            work = queues.create(here, None)
+            work = queues.create(self._device, None)
         held_order(loan).before(work)
-        copy_out(source, found, span, held_end(loan).places[held_slot(loan)], here, work)
-        return True
+        copy_out(array, found, span, held_end(loan).places[held_slot(loan)], self._device, work)
 
     def store(self, loan: Loan, parts: list[tuple[Any, int]]) -> None:
         """Copy NumPy arrays into the slot. Each item of `parts` is an array and its offset in the slot."""
