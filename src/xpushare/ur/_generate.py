@@ -32,6 +32,7 @@ from xpushare.core.layers import operations
 from xpushare.ur import _enums, _structs
 from xpushare.ur._arguments import meaning
 from xpushare.ur._derived import UNSUPPORTED, annotation, documentation, result_annotation
+from xpushare.ur._examples import EXAMPLES
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import Function, functions_of
@@ -68,7 +69,8 @@ A function of `xpushare.ur` differs from the C function in these ways:
 
 ## A program
 
-Two processes share memory of the host. The second one doubles the number in it:
+Two processes share memory of the host. The second one doubles the number in it. (Other pages have shorter examples. None of
+them releases the adapters and devices, which live until the process exits.)
 
 ```python
 import ctypes
@@ -363,12 +365,22 @@ def _queries(functions: list[Function]) -> list[str]:
     return ["## Queries", "", *lines] if lines else []
 
 
+def _example(page: str) -> list[str]:
+    """Return the example program of a page, and what it prints."""
+    if page == "ipc":
+        return ["[The overview](index.md#a-program) has a program of two processes that share memory."]
+    code, printed = EXAMPLES[page]
+    output = ["", "```text", printed, "```"] if printed else []
+    return ["## Example", "", "```python", code.rstrip(), "```", *output]
+
+
 def _page_of_group(page: str) -> str:
     """Return the text of a page about one group of functions."""
     title, _modules = GROUPS[page]
     functions = _functions_of_page(page)
     lines = [f"# `xpushare.ur`: {title}", "", NOTICE, ""]
     lines += [f"Unified Runtime's functions for {title}. [The overview](index.md) explains arguments and results.", ""]
+    lines += [*_example(page), ""]
     for function in functions:
         lines += [*_section(function), ""]
     return "\n".join([*lines, *_queries(functions)])
@@ -396,7 +408,6 @@ def _structs_page() -> str:
         for field in dataclasses.fields(cls):
             kind = kinds.get(field.name, "bool" if field.type in (bool, "bool") else "size")
             text = meanings.get((name, field.name), "")
-            text = "Options." if text == f"`{kind.partition(':')[2]}`" else text
             lines.append(f"| `{field.name}` | {_type(kind)} | `{field.default!r}` | {text} |")
         lines.append("")
     return "\n".join(lines)
