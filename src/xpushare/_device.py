@@ -432,7 +432,7 @@ def devices_named(text: str | None) -> list[Device]:
     try:
         return devices(f"{name}:*" if _is_backend(name) else text)
     except InvalidArgumentError as error:
-        if ":" not in name and repr(text) in error.message:  # not that of the environment
+        if ":" not in name and repr(text) in error.message:  # an error about this text
             error.message += ". Names without a colon are cpu, gpu, a backend such as native_cpu, or a uuid"
         raise
 
@@ -466,7 +466,7 @@ def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
     return selectors, backends
 
 
-# By a name and what was selected then: the device, and where it is known. Devices are never removed.
+# (name, the selection at that time) -> the device, and where it is registered. Devices are never removed.
 _found: dict[tuple[str, str | None], tuple[Device, tuple[str, str]]] = {}
 _FOUND_MOST = 256
 

@@ -94,7 +94,7 @@ def _elsewhere() -> dict[str, Vendor]:
     and logged as a warning.
     """
     global _others
-    if _others is None:  # no lock: a concurrent caller finds the same, and imports under a lock can deadlock
+    if _others is None:  # no lock: a concurrent caller gets the same result, and imports under a lock can deadlock
         found: dict[str, Vendor] = {}
         for point in _entry_points():
             if point.name in _own_names() or point.name in found:

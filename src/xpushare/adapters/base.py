@@ -69,7 +69,7 @@ class Form(enum.IntEnum):
     table of exports contain this number (docs/layout.md).
     """
 
-    DRIVER = 0  # of the driver's own kind, or none at all; for the same backend only
+    DRIVER = 0  # the driver's own kind of descriptors, or none; only devices of the same backend can import it
     MEMFD = 1  # one sealed memfd of exposed_nbytes, with the memory at its start; an importer only has to map it
     VMM_FD = 2  # of CUDA's virtual memory management
     OPAQUE_FD = 3  # "opaque fds" of Vulkan's external memory; the payload's first byte is 1 for a dedicated allocation
@@ -110,7 +110,7 @@ class DeviceInfo:
     # The address of a whole device on the PCI bus, as sysfs writes it ("0000:3b:00.0"); "" for other devices, and for
     # parts of one.
     pci: str = field(default="", compare=False)
-    # Two devices with the same one understand each other's opaque fds; "" if the driver has none.
+    # Two devices with the same driver uuid can import each other's opaque fds. "" if the driver has none.
     driver_uuid: str = field(default="", compare=False)
     native: Any = field(default=None, compare=False, repr=False)
 
@@ -133,9 +133,9 @@ class Properties(NamedTuple):
     memory_clock_mhz: int = 0
     memory_bus_bits: int = 0
     error_correction: bool = False
-    cache_nbytes: int = 0  # the last cache before the memory
+    cache_nbytes: int = 0  # of the last-level cache
     cache_line_nbytes: int = 0
-    local_nbytes: int = 0  # of the memory that a work-group shares
+    local_nbytes: int = 0  # of the local memory of a work-group
     constant_nbytes: int = 0
     registers: int = 0  # of a work-group
     group_items: int = 0  # work-items of a work-group
@@ -241,8 +241,8 @@ class Foreign(NamedTuple):
     offset: int  # of the address inside it
     device: DeviceInfo  # that the memory is on
     kind: UsmKind
-    # Names the allocation for ever: no other allocation of this process has the same name, even later. It is
-    # remembered, so it holds no reference.
+    # An identity that no other allocation of this process ever has. It is
+    # cached, so it must hold no reference.
     identity: Hashable
     keep: object = None  # an object that exports keep alive
 
@@ -326,7 +326,7 @@ class DriverPool(abc.ABC):
 class Stamp(Protocol):
     """The driver's record of the time at which a device reaches a place in a queue."""
 
-    # When it came there and when it went on, nanoseconds of `Adapter.clock`. None before the driver says it.
+    # When the device reached the place and when it continued, in ns of `Adapter.clock`. None until this is known.
     def read(self) -> tuple[int, int] | None: ...
 
 
@@ -372,7 +372,7 @@ class DriverQueue(abc.ABC):
     """An in-order queue of device work. Operations return once they are queued; `synchronize` raises their failures."""
 
     lasting: bool = False  # it lives as long as the process, like the stream of another library below it
-    signalled: Any = None  # the core's: the event that it signals for other libraries
+    signalled: Any = None  # used by the core: the event that the queue signals for other libraries
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
@@ -454,10 +454,10 @@ class Adapter(abc.ABC):
     runs_functions: bool = False  # its queues run functions of this process
     recogniser: Recogniser | None = None  # finds most allocations that `foreign` finds, in native code
     least_per_fd: int = 0  # the least bytes behind each of several fds; 0 if imports have one fd
-    # Has a function called every 50 ms until it returns False, on the thread that unmaps closed imports. Returns
+    # Makes the thread that unmaps closed imports call a function every 50 ms, until the function returns False. Returns
     # whether that thread exists. Finalisers may call it. None: no import of this adapter is `keepable`.
     look_after: Callable[[Callable[[], bool]], bool] | None = None
-    # Has a function called once the work that was submitted to the device before has finished, off the caller's thread.
+    # Makes another thread call a function once the work that was submitted to the device before has finished.
     # Finalisers may call it. None: all work is that of the host's own threads, which hold what they
     # use. An adapter with this function also has `look_after`.
     after_work: Callable[[DeviceInfo, Callable[[], object]], object] | None = None

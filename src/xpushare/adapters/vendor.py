@@ -134,7 +134,7 @@ class Vendor:
     order: int = 50  # devices are listed in ascending order of this, then of the backends' names
     selected_only: bool = False  # the devices exist only when a selector names the backend
     in_use: Callable[[], bool] = _yes  # whether this process has loaded the driver: else no array is this vendor's
-    pci_vendor: int = 0  # of its devices, if they are on a PCI bus: without one there, `doctor` has no advice
+    pci_vendor: int = 0  # of its devices, or 0. `doctor` gives no advice if the bus has none of them
     install: str = ""  # what to install if there is a device but no driver or Python binding
     modules: tuple[str, ...] = ()  # the binding's top-level modules
     variables: tuple[str, ...] = ()  # environment variables that choose among the devices

@@ -222,7 +222,7 @@ def attach_message(
             kinds = list(types)
         except TypeError:
             raise InvalidArgumentError(f"types is classes of named tuples, not {types!r}") from None
-        # Refused before anything is opened, and the exporter is met.
+        # Raise before anything is opened, and before this process attaches to the exporter.
         unflatten(tree, range(message_count(message)), kinds)
     part: Part | None = None
     if only is not None:
@@ -259,7 +259,7 @@ def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
     pruned_tree, wanted = pruned(tree, only)
     numbers = {each[0] for at, each in enumerate(message_elements(message)) if at in wanted}
     if not numbers or fields_of(message_memory(message)[0]).flags & (COUNTED | PICKLED):
-        numbers.add(0)  # which counts the opens; else its device may be one that this process does not see
+        numbers.add(0)  # it counts the opens. Otherwise its device may be invisible here
     return pruned_tree, Part(wanted, sorted(numbers))
 
 
@@ -279,12 +279,12 @@ def _tensors(
     on: list[tuple[int, int]] = []
     for each in opened:
         if each.read_only:
-            return None  # the consumer is warned
+            return None  # the consumer has to emit a warning
         on.append(dlpack_of(each.device, each.allocation.kind))
     each = None  # type: ignore[assignment]  # the traceback of an error would hold it
     if (orders or not _started.issuperset(on)) and not _wait(on, opened, orders):
         return None
-    places: list[tuple[object, int, tuple[int, int]]] = []  # last: likewise
+    places: list[tuple[object, int, tuple[int, int]]] = []  # made last, as above
     for each, where in zip(opened, on, strict=True):
         places.append((each, each.allocation.address + each.offset, where))
     return message_tensors(message, exchange, places, content.on_dlpack)

@@ -24,7 +24,7 @@ _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _IN_MOVED_TO: Final = 0x80
 _LONGEST: Final = 1 << 20  # seconds of one wait: the kernel counts milliseconds in an int
-WARN_AFTER: Final = 10.0  # seconds of waiting for a name that nobody has
+WARN_AFTER: Final = 10.0  # seconds of waiting for an unpublished name, after which a warning is logged
 NAP_MAX: Final = 0.05  # seconds between two checks if the kernel does not report changes
 
 
@@ -88,7 +88,7 @@ class Changes:
     __slots__ = ("_closing", "_fresh", "_inotify", "_nap")
 
     def __init__(self, folder: Path, *, file: bool = False) -> None:
-        self._fresh = True  # changes from before this began have to be looked for once
+        self._fresh = True  # the caller has to check once for changes made before this object existed
         self._nap = 0.001
         try:
             self._closing = system.bell()

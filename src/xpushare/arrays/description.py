@@ -71,7 +71,7 @@ class Located(NamedTuple):
     address: int  # of its lowest byte
     nbytes: int
     read_only: bool
-    backend: str | None  # whose device memory it is, if the protocol says so
+    backend: str | None  # backend of the device memory, if the protocol reports one
 
 
 class Described(NamedTuple):
@@ -85,8 +85,8 @@ class Described(NamedTuple):
     read_only: bool
     backend: str | None  # as in `Located`
     ordinal: int | None  # of the device, with a backend; None: the array has to be asked, see `device_of`
-    stream: Any  # on which the content is ordered, if the protocol says so
-    # What the protocol gave out. It may own the memory: NumPy's scalars give out a copy that nothing else refers to.
+    stream: Any  # the stream that produces the content, if the protocol reports one
+    # The object from which the description was made. It may own the memory: a NumPy scalar exports a copy.
     keep: object
 
     def located(self) -> Located:

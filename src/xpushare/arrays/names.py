@@ -403,7 +403,7 @@ def _read(
             found = None
             try:
                 found = _content(fd, name, version)
-            except HandleExpiredError as error:  # by a publisher that lives?
+            except HandleExpiredError as error:  # raised only if the publisher is alive
                 expired = error
             pid = naming.holder_of(fd)
             if pid is not None:

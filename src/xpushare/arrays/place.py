@@ -142,9 +142,9 @@ class Placing(Leaves):
     the first array of their kind. Python handles all other arrays one by one.
     """
 
-    # Most arrays need none of this, so no object says it.
+    # Defaults of the class, since most arrays need none of this.
     tree: Any = ONE_ARRAY
-    special = False  # whether what follows says anything else
+    special = False  # whether any of the attributes below differs from its default
     passes_on = False  # whether memory of other processes is among what `ranges` returns
     streams = _NO_STREAMS  # that produce the arrays
     named = False  # whether the caller names the stream
@@ -227,7 +227,7 @@ class Placing(Leaves):
                 return
             dtype, device = found
             self.settle(number, dtype, device, device.context)
-        assert device is not None  # those of ours say theirs
+        assert device is not None  # arrays of this package report their device
         if not self._ordered:
             return
         if not adapter_of(device).has_streams:
@@ -250,7 +250,7 @@ class Placing(Leaves):
             if self._copy:
                 memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:
-            return False  # `_describe` says what is wrong, or copies it
+            return False  # `_describe` raises the error, or has the array copied
         if finder is None and (recogniser := adapter_of(device).recogniser) is not None:
             self.finds(kind, recogniser, info_of(device))
         if allocation.device is not device or (allocation.imported and not allocation.owned):
@@ -336,7 +336,7 @@ class Placing(Leaves):
             return
         if len(source.shape) > NDIM_MAX:
             raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(source.shape)}")
-        kind = KINDS_MOST  # of the arrays that nobody produces; those of each stream are another
+        kind = KINDS_MOST  # the kind of arrays without a producer; the arrays of each stream are another kind
         if work is not None:
             kind += 1 + self.streams.index(work)
             self._produced[kind] = work
@@ -363,7 +363,7 @@ class Placing(Leaves):
         if stream is not None:
             key: Any = device
         elif plain in self._current and (found is None or found.stream is None):
-            return self._current[plain]  # such arrays name no stream
+            return self._current[plain]  # these arrays do not report a stream
         else:
             stream = native_stream(None, found, array, device)
             key = plain if stream is None else (*plain, stream if isinstance(stream, int) else id(stream))
@@ -391,7 +391,7 @@ class Placing(Leaves):
             return busy
         if self.named and not self.streams and self._current:
             device = next(iter(self._current))
-            work_on(device, self._stream)  # raises what says why it is not a stream
+            work_on(device, self._stream)  # raises the error if it is not a stream
         return list(filter(self._busy, self.streams))
 
     def _busy(self, work: Work) -> bool:
@@ -483,7 +483,7 @@ class Placing(Leaves):
         arrays. A range has the bytes that its arrays span or, with `whole_allocations`, the whole allocation. `works`
         lists the streams that readers wait for. The index of a stream is the number of its event in the message.
         """
-        if not works or self._stream is not None:  # with a stream, all arrays are as of that point of it
+        if not works or self._stream is not None:  # if the caller passed a stream, it orders all arrays
             return self.groups(_NO_EVENTS, 0 if works else -1, whole_allocations)
         events = {kind: works.index(work) if work in works else -1 for kind, work in self._produced.items()}
         return self.groups(events, -1, whole_allocations)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Waitable: TypeAlias = Event | tuple[Event, int] | Channel | Watch[Any]
     Given = TypeVar("Given", bound=Waitable)
 
-_LOOK: Final = 1.0  # seconds between checks for an object that was closed meanwhile, of which nobody is notified
+_LOOK: Final = 1.0  # seconds between checks for objects that were closed meanwhile, which wakes no waiter
 
 
 # For objects of several classes mypy takes their common base, which the bound refuses. It then takes the second

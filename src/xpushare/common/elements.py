@@ -38,7 +38,7 @@ DLPACK_NAMED: Final = {
 }
 _MOST_DIMENSIONS: Final = 64  # the limit of NumPy and of PEP 3118
 _MOST_ELEMENTS: Final = 1 << 47
-_LISTS: Final = (tuple, list)  # a union is made anew at each use
+_LISTS: Final = (tuple, list)  # a tuple, since `tuple | list` would create a union at each use
 
 
 # --- shape and strides

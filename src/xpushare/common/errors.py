@@ -220,7 +220,7 @@ class Unread:
     __slots__ = ("_error",)
 
     def __init__(self, error: XpuShareError) -> None:
-        self._error: Final = copy.copy(error)  # without the traceback, which holds what failed
+        self._error: Final = copy.copy(error)  # without the traceback, whose frames would keep objects alive
 
     def __str__(self) -> str:
         return str(self._error)

@@ -20,7 +20,7 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
     """Return a new file descriptor of the dma-buf that contains these bytes, and the offset of the bytes in it."""
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
-    never_again(source)  # nobody learns when the last user of a dma-buf closes it
+    never_again(source)  # no process is notified when the last user of a dma-buf closes it
     made: tuple[OwnedFd, int] | None = adapter_of(device).dma_buf(
         info_of(device), driver, source.address, source.nbytes
     )

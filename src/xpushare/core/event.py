@@ -453,7 +453,7 @@ def _recovered(event: Opened) -> bool:
     return not lost
 
 
-_LOOK: Final = 1.0  # seconds between checks for the exporter's end, of which nobody is notified
+_LOOK: Final = 1.0  # seconds between checks for the exporter's end, which wakes no waiter
 
 
 @operation("Event.recovered", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))

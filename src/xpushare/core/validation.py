@@ -253,7 +253,7 @@ class Call:
 
     def __init__(self) -> None:
         self.told = False  # whether a layer has reported the mistake
-        self.overrun = ""  # the refusal of an operation, to which the UR function adds what it knows of the memory
+        self.overrun = ""  # the message of an operation that found an access out of bounds; the UR function adds to it
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def _refused(array: Any, error: Exception) -> None:
     _log.debug("this %s goes through multiprocessing in its library's way: %s", type(array).__name__, error)
 
 
-_told = False  # a parent's memory, which is copied
+_told = False  # whether the warning about a parent's memory was given
 
 
 def _tell_inherited(array: Any, address: int) -> None:

@@ -277,7 +277,7 @@ def _receiver(context: dict[str, Any] | None) -> _Process | None:
     neighbour = asked["pid_namespace"] == here["pid_namespace"] != 0
     if asked["key"] != here["key"] or not (neighbour or asked["net"] == here["net"] != 0):
         return None
-    # Dask decides what a node is. And a process that opens its own handle holds no lease.
+    # Dask decides which processes are on one node. A process that opens its own handle holds no lease.
     if asked["host"] not in (None, get_address_host(context["sender"]["address"])):
         return None
     if neighbour and asked["pid"] == here["pid"]:

@@ -31,7 +31,7 @@ _GLOBALS: Final = {
 
 _opens = 1
 _patched = False  # by SGLang, once
-_open: Final[dict[bytes, dict[int, Any]]] = {}  # the list that is being read: its tensors that nobody has taken yet
+_open: Final[dict[bytes, dict[int, Any]]] = {}  # the list that is being read: its tensors that are not taken yet
 
 
 def plugin() -> None:

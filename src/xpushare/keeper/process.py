@@ -332,7 +332,7 @@ class Keeper:
             try:
                 if parts:
                     self._keep(handed, name, True, len(parts), parts, None)
-            except (XpuShareError, OSError) as error:  # somebody else has published it meanwhile
+            except (XpuShareError, OSError) as error:  # another process has published the name meanwhile
                 print(f"xpushare keep: {name!r} from the store: {error}", file=sys.stderr)
                 self._give_up(handed)
         self._filling = False

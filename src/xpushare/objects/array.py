@@ -807,7 +807,7 @@ def array_of(
     """
     low, high = extent(shape, strides, dtype.itemsize)
     if offset + low < 0 or offset + high > source.nbytes:
-        core.piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
+        core.piece("the memory", source.nbytes, offset + low, high - low)  # raises the error
     array: SharedArray = _native.array(source, source.allocation.forks, shape, strides, dtype, offset, None, order)
     if watchers:
         made(array)

@@ -16,7 +16,7 @@ from xpushare.sharing import identity
 __all__ = ["close", "opening", "path", "paths"]
 
 _PREFIX: Final = "socket-"
-_NEW: Final = ".socket-"  # the name of a socket at which nobody listens yet
+_NEW: Final = ".socket-"  # the beginning of the name of a socket at which no process listens yet
 _NEW_SECONDS: Final = 60  # seconds after which such a socket counts as abandoned
 _TRIES: Final = 8  # sockets of other exporters that each exporter checks, to remove those of dead ones
 _LONGEST: Final = 60  # the longest path of a folder whose sockets still have names that fit

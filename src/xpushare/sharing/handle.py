@@ -170,7 +170,7 @@ class Named:
         raise NotImplementedError
 
 
-HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives, the kind is not known
+HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # `lookup` returns a `Named` of unknown kind
 
 
 def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:

@@ -58,7 +58,7 @@ FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]
 PAYLOAD_NBYTES: Final = ENTRY_NBYTES - LAYOUT["entry.payload"]
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
 OBJECT_AT: Final = LAYOUT["entry.object"]
-BRIEF: Final = _struct(  # what an overview needs
+BRIEF: Final = _struct(  # the fields that an overview needs
     "entry", "generation", "retired", "kind", "slot", "object", "nbytes", "exposed_nbytes", "device", "since",
     nbytes=ENTRY_NBYTES,
 )  # fmt: skip

@@ -104,7 +104,7 @@ class Published:
 
     def __init__(self, path: Path, withdraw: Callable[[Any], None]) -> None:
         self.path = path
-        self.handle: Any = b""  # whose bytes the file contains
+        self.handle: Any = b""  # the file contains its bytes
         self._withdraw = withdraw
         self.temporary = path.parent / f"{_TEMPORARY}{os.urandom(8).hex()}"
         self.fds: list[OwnedFd] = []  # one descriptor, whose lock shows that this process lives
@@ -153,8 +153,8 @@ class Published:
 
 names: dict[str, Published] = {}
 _highest = 0  # the highest version that this process has published
-_unsettled: list[Published] = []  # what calls are about to change; the rest of an interrupted call is ended later
-_ended: list[Published] = []  # at the end of the process, which ends their exports: nobody has lost those
+_unsettled: list[Published] = []  # of running calls, and of interrupted ones, whose versions are ended later
+_ended: list[Published] = []  # at the end of the process, which ends their exports: they do not count as lost
 lock = threading.RLock()  # POSIX locks do not exclude threads of one process
 
 
@@ -431,7 +431,7 @@ def _claim(new: Published, replace: bool) -> None:
             return
         except FileNotFoundError:
             identity.check_folder(path.parent)
-            # Between its making and its lock, somebody took the file for a dead publisher's: try again.
+            # Before this process had locked the file, another took it for a dead publisher's and removed it: try again.
         except FileExistsError:
             _expect_free(path.name, _holder_at(path))
             _remove_dead(path, wait=True)

@@ -308,7 +308,7 @@ class Peer(PeerTable):
                     raise from_os_error(error, self._mapping_of(entry)) from error
             except ValueError as error:
                 raise InvalidHandleError(f"{self._mapping_of(entry)}: {error}") from error
-        return self.mapped(entry, self.fetch(handle, entry))  # another route, or an error that says what blocks each
+        return self.mapped(entry, self.fetch(handle, entry))  # by another route, or an error
 
     def mapped(self, entry: Entry, fds: list[OwnedFd]) -> _native.Mapping:
         """Map the entry's memfd, which has been fetched. Closes the descriptors."""
@@ -379,7 +379,7 @@ class Peers:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
+        self._lock = threading.RLock()  # re-entrant, since an object that dies while it is held may call `forget`
         self.imports: Final = Imports()
         self._peers: dict[bytes, Peer] = self.imports.peers
         self._imported: dict[Hashable, None] = {}  # of the host's memory that was imported before
@@ -466,7 +466,7 @@ class Peers:
         """
         cookie = fields_of(handle).cookie
         turn = self._turn(cookie)  # keeps the turn alive while its lock is held
-        with turn:  # so that nobody finds the commons joined without a peer here
+        with turn:  # so that no other thread sees the commons joined but no `Peer`
             return self._peers.get(cookie) or self._made(handle, routes.meet)
 
     def _attach(self, handle: Handle) -> Peer:
@@ -977,7 +977,7 @@ class Peers:
         if not peers or (len(self._pidfds) == len(peers) and not _native.dead(self._pidfds)):
             return
         gone: list[bytes] = []
-        with self._lock:  # what `_discard` has left cannot be asked
+        with self._lock:  # with the lock, since a peer that `_discard` has left cannot be queried
             for peer in list(peers.values()):
                 if not peer.alive():
                     peers.pop(peer.cookie, None)

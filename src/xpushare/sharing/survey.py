@@ -382,7 +382,7 @@ def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: li
     others = None if mine is not None else _reopen(opens, inode, layout.COMMONS_NBYTES)
     fd = mine if others is None else others.number
     if fd is None:
-        return []  # nobody is attached any more: only a forked child has a copy of the table's fd
+        return []  # no process is attached any more: only a forked child has a copy of the table's fd
     if not _sealed(fd, inode, layout.COMMONS_NBYTES):
         return []
     magic, version, named = layout.COMMONS.unpack(os.pread(fd, layout.COMMONS.size, 0))

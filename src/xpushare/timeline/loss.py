@@ -90,7 +90,7 @@ class Losses:
         submitted `point`.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
-        outstanding = ahead <= top  # otherwise nobody had submitted it
+        outstanding = ahead <= top  # otherwise no process had submitted it
         known = slot.state(ahead) if ahead else DONE
         if slot.state(point) == PENDING:
             # All submitted points are lost together. Points that nobody has submitted yet count as a new loss after the

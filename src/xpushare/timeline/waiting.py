@@ -125,7 +125,7 @@ async def reached(slot: _native.Slot, point: int) -> None:
     """Wait until `point` is complete or lost, or can no longer be signalled. The wait can be cancelled. In every case,
     the waiter is unregistered afterwards.
     """
-    slot.state(point)  # raises if the event cannot be used, since somebody else may have our fds then
+    slot.state(point)  # raises if the event cannot be used, since our fd numbers may then belong to other files
     trio = trio_here()
     if trio is not None:
         await _under_trio(trio, slot, point)
@@ -147,7 +147,7 @@ async def _under_asyncio(slot: _native.Slot, point: int) -> None:
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            pass  # the loop is closed, so nobody waits any more
+            pass  # the loop is closed, and has no waiters any more
 
     fd: Final = _native.notification_fd()
     token = next(_tokens)

@@ -14,7 +14,7 @@ The folder docs/ur describes every function. Those pages and `__init__.pyi`, whi
 from the declarations in `_functions` (`python -m xpushare.ur._generate`).
 """
 
-# Underscores hide from editors what `__all__` lacks.
+# Names that `__all__` lacks begin with an underscore, so that editors do not offer them.
 from xpushare.common.result import Result
 from xpushare.ur import _enums, _layers, _structs
 from xpushare.ur._derived import build as _build

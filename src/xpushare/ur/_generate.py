@@ -69,8 +69,8 @@ A function of `xpushare.ur` differs from the C function in these ways:
 
 ## A program
 
-Two processes share memory of the host. The second one doubles the number in it. (Other pages have shorter examples. None of
-them releases the adapters and devices, which live until the process exits.)
+Two processes share memory of the host. The second one doubles the number in it. (Other pages have shorter examples.
+None of them releases the adapters and devices, which live until the process exits.)
 
 ```python
 import ctypes

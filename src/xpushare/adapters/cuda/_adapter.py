@@ -341,7 +341,7 @@ class Cuda(VirtualMemoryAdapter):
         for gpu in driver.gpus():
             if gpu.active() and gpu.context.number == int(handle):
                 return gpu.context
-        # Another library has made a context besides the primary one.
+        # Another library has created a context besides the primary one.
         driver(doing, "cuCtxPushCurrent", handle)
         try:
             return Context(driver, driver.by_ordinal(int(driver(doing, "cuCtxGetDevice"))), handle)

@@ -63,7 +63,7 @@ def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
         wanted = bytearray(_CREATION.pack(memfd, _CLOEXEC, offset, nbytes))  # for bytes, ioctl returns bytes
         return OwnedFd(fcntl.ioctl(device.number, _CREATE, wanted))
     except OSError as error:
-        if error.errno == errno.EINVAL:  # nothing else that is wrong here
+        if error.errno == errno.EINVAL:  # no other argument can be invalid
             raise FeatureNotSupportedError(
                 f"{doing}: udmabuf refuses {nbytes} bytes: raise /sys/module/udmabuf/parameters/size_limit_mb"
             ) from error
@@ -101,7 +101,7 @@ class HostDmaBuf(DriverMemory):
         except InvalidArgumentError as error:
             if what.exporter is None:
                 raise InvalidHandleError(f"{doing}: {error}") from error
-            raise FeatureNotSupportedError(  # its driver calls something of its own so
+            raise FeatureNotSupportedError(  # the exporter's driver uses this form for files that are not dma-bufs
                 f"memory of {what.exporter.backend} cannot be opened on native_cpu:0: it should be a dma-buf; {error}"
             ) from error
         if found < what.exposed_nbytes:

@@ -86,7 +86,7 @@ class HostMemory(DriverMemory):
         self, mapping: system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int, keep: bool = False
     ) -> None:
         self._mapping: system.Mapping | None = mapping
-        self._keep = keep  # for any later allocation, which is over once it was exported
+        self._keep = keep  # whether a later allocation may reuse the memory, provided that it was never exported
         self._fd = fd
         self._inode = inode
         self._resting = 0

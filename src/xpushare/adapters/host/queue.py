@@ -22,7 +22,7 @@ __all__ = ["HostQueue", "queue_numbers"]
 
 _call: Final[Callable[[Any], Any]] = operator.call
 queue_numbers = itertools.count(1)
-_EARLIER: Final = 0.002  # seconds between looks
+_EARLIER: Final = 0.002  # seconds between checks
 
 
 class HostQueue(DriverQueue):
@@ -36,19 +36,19 @@ class HostQueue(DriverQueue):
         self.number = next(queue_numbers)
         # In C, like the locks: no thread that is frozen at the interpreter's end, or interrupted, holds it.
         self._todo: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = SimpleQueue()
-        self._order = threading.RLock()  # of those who queue; re-entrant: for the handlers of signals
+        self._order = threading.RLock()  # held while an operation is queued; re-entrant, for signal handlers
         self._pending: deque[None] = deque()  # one for each operation that has not finished
         self._thread = Worker(f"xpushare-queue-{self.number}")
         self._worker = 0  # the identity of that thread
         self._failures: deque[BaseException] = deque()
-        self._known: deque[BaseException] = deque()  # those that the program knows by an event
+        self._known: deque[BaseException] = deque()  # failures that the program has learned of from an event
         self._losses = Losses()
         self._spoiled: BaseException | None = None  # a loss since the last `synchronize`, reported or not
-        self._waits: tuple[_native.Slot, int] | None = None  # what it waits for now
+        self._waits: tuple[_native.Slot, int] | None = None  # the point that the queue waits for now
 
     def _put(self, operation: Callable[..., object], *arguments: Any) -> None:
         with self._order:
-            self._thread.start(self._work)  # first: where no thread is to be had, nothing is queued
+            self._thread.start(self._work)  # first, so that nothing is queued if no thread can be started
             self._enqueue(operation, arguments)
 
     def _enqueue(self, operation: Callable[..., object], arguments: tuple[Any, ...], *first: Callable[[], Any]) -> None:
@@ -64,7 +64,7 @@ class HostQueue(DriverQueue):
                 operation(*arguments)
             except BaseException as error:
                 self._failures.append(error)
-            del todo, operation, arguments  # release what they kept now, not with the next operation
+            del todo, operation, arguments  # release their objects now, not later
             self._pending.pop()
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
@@ -104,7 +104,7 @@ class HostQueue(DriverQueue):
                 raise PeerLostError(f"signal {point} of the event is lost: its state was damaged ({error})") from None
 
     def wait(self, slot: _native.Slot, point: int) -> None:
-        slot.state(point)  # from now on this process has waited, even if it drops the event before our thread does
+        slot.state(point)  # this process counts as one that has waited, even if it drops the event at once
         self._put(self._wait, slot, point)
 
     def _wait(self, slot: _native.Slot, point: int) -> None:

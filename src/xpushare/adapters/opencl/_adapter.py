@@ -71,7 +71,7 @@ class OpenCL(Listed, HostStreamAdapter):
     """The adapter of the CPU devices of OpenCL's drivers."""
 
     backend = BACKEND
-    has_streams = False  # no array tells which queue it is ordered on
+    has_streams = False  # no array reports the queue that its content is ordered on
 
     def __init__(self) -> None:
         self._driver = Driver(lambda: self.listing.asked())

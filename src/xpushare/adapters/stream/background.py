@@ -26,10 +26,10 @@ _REST: Final = 10  # the factor by which the pause after that is longer
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
 # Seconds in which more teardowns are collected, so that they share the costly wait for the device. Allocations in other
-# threads may stand still during it. So the seconds are more after a long one: it takes less than a tenth of the time.
+# threads may block during it. So the pause is longer after a long wait, which then takes less than a tenth of the time.
 _GATHER: Final = 20e-3
 _GATHER_MAX: Final = 0.5
-_INTERVAL: Final = 0.2  # seconds between checks of queues that owe points
+_INTERVAL: Final = 0.2  # seconds between checks of queues with pending signals
 _LOOK: Final = 0.05  # seconds between checks of memory that was closed and is still mapped
 
 

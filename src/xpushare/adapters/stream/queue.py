@@ -155,7 +155,7 @@ class DeviceQueue(DriverQueue):
         """Raise if the queue accepts no work, because the device is broken or the stream is being captured."""
         if self._broken is not None:
             raise self._broken
-        if self._adopted:  # only another library's stream can be captured: nobody else has one of ours
+        if self._adopted:  # only another library's stream can be captured, since no library has a stream of ours
             self._expect_open(self._native.check())
 
     def _expect_open(self, code: int) -> None:
@@ -585,7 +585,7 @@ class DeviceQueue(DriverQueue):
                     nap = min(nap * 1.25, _NAP_MAX)
         finally:
             if reached or not mark.place:
-                self._give_back(mark)  # free: the next use sets it anew
+                self._give_back(mark)  # free for reuse, since the next use sets it again
             else:
                 self._keep(mark, None)  # native code may still hold it
         self._report(place)

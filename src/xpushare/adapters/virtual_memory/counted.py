@@ -30,7 +30,7 @@ class Pages:
     users: int = 1  # this handle, and mappings
     original: Pages | None = None  # of an import of this process's own memory, which uses its original
     idle: list[Pages] = field(default_factory=list["Pages"])  # such imports that are not mapped now
-    file: tuple[int, int] | None = None  # that a peer's came by
+    file: tuple[int, int] | None = None  # the file by which a peer's allocation was imported
 
 
 class CountedMemory(abc.ABC):
@@ -90,7 +90,7 @@ class CountedMemory(abc.ABC):
                 return
             if original is not None:
                 original.idle.append(handle)
-            else:  # with the lock: the next import of the file comes afterwards
+            else:  # while the lock is held, so that the next import of the file happens afterwards
                 handle.device._imports.pop(handle.file, None)
                 for again in handle.idle:
                     quietly(self.destroy_pages, doing, again)

@@ -16,9 +16,8 @@ from xpushare.common.errors import DeviceError, InvalidHandleError, from_os_erro
 __all__ = ["DriverFds", "duplicate", "fd_nbytes", "file_of"]
 
 _HIGHEST: Final = 4096  # higher numbers would make the kernel's table of them large
-_numbers: Final = (
-    threading.RLock()
-)  # of the drivers' descriptors: nobody else gets such a number while it may be closed
+# Guards the numbers of the drivers' descriptors, so that no other code gets such a number while a driver may close it.
+_numbers: Final = threading.RLock()
 
 
 def duplicate(doing: str, fd: int, lowest: int = 0) -> int:

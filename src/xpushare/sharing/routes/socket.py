@@ -108,7 +108,7 @@ class _Line:
             except OSError as error:
                 self.close()
                 if connections < 2 and isinstance(error, ConnectionResetError | BrokenPipeError):
-                    continue  # it has just ended, so nobody listens any more
+                    continue  # the exporter has just ended, and its socket with it
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                     raise from_os_error(error, "talking to the exporter") from error
                 raise Blocked(f"talking to the exporter: {error.strerror}") from None
