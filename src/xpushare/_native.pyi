@@ -249,9 +249,10 @@ class Recogniser:
         """Return the `Allocation` that contains these bytes, on the device that `info` describes. Return None if the
         adapter has to search for it.
 
-        A new allocation is named (backend, (ordinal, start, nbytes, number)). If `own` has exported memory of that
-        device, the allocation also gets the template of its exports. The result of `add(name, allocation)` is cached.
-        If `known` is true, the cache is searched first.
+        Earlier results are cached, and the cache is searched first if `known` is true. For an allocation that is not in
+        the cache, `add(name, allocation)` is called and its result is cached. The name is the tuple (backend, (ordinal,
+        start, nbytes, number)). If `own` has exported memory of the device before, the allocation also gets the
+        `Template` of its exports.
         """
 
 @final
@@ -405,8 +406,8 @@ class Seal:
 class HandleState:
     """The base of `sharing.handle.Handle`. Handles compare by their bytes.
 
-    Bytes from a pickle that are not a valid handle in this process make an object without fields. For such an object,
-    `unread_of` returns a callable that raises the reason.
+    Unpickling bytes that are not a valid handle in this process gives an object without fields. For such an object,
+    `unread_of` returns a callable that raises the error.
     """
 
     def __bytes__(self) -> bytes: ...
@@ -510,7 +511,7 @@ class Imports:
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
         """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, or whose
-        open has to be counted.
+        opens are counted.
 
         Return the remaining handles as tuples (handle, opener, device, context), with the values that `decide` has
         stored. Return None if `decide` has stored none for one of the handles, or this process has not attached to the
@@ -680,7 +681,8 @@ class Resource:
     def on_death(
         self, forget: Callable[[Any], object], key: Any, keep: Callable[[End], object] | None = None, /
     ) -> None:
-        """Have `forget(key)` called when this object has died, before its driver resource is released. Caches use this.
+        """When this object has died, call `forget(key)` before the driver resource is released. Caches use this to drop
+        the dead object.
 
         With `keep`, the resource is not released. Instead, `keep` is called with a new `End` that owns it.
         """
@@ -810,8 +812,8 @@ def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
 class MessageState:
     """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays.
 
-    Bytes from a pickle that are not a valid message in this process make an object without content. For such an object,
-    `unread_of` returns a callable that raises the reason.
+    Unpickling bytes that are not a valid message in this process gives an object without content. For such an object,
+    `unread_of` returns a callable that raises the error.
 
     If an object that owns its exports dies, its method `_abandoned` is called, as `__del__` would be.
     """
@@ -898,7 +900,9 @@ class Leaves:
     """
 
     def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
-        """Start with these arrays. `read_only` makes all of them read-only. `known` has kinds with cached results."""
+        """Collect these arrays for a message. `read_only` makes all of them read-only for receivers. `known` is the
+        cache of what earlier calls found out about kinds of arrays (see `Kinds`).
+        """
 
     arrays: tuple[Any, ...]
     dtypes: list[Any]  # by their numbers in the message
@@ -906,48 +910,51 @@ class Leaves:
     copied: int  # bytes that were copied, as the message says
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
-        """Read the arrays, and return a tuple for each kind whose device is not known yet: its number, one of its
-        arrays, the device and None.
+        """Read the arrays. Return a tuple for each kind of arrays (see the class) whose device is not known yet: the
+        kind's number, one of its arrays, their device and None.
 
-        For a kind of another library, the device is None. The last item is then DLPack's device type and number, and
-        the code, bits and lanes of an element. If `ordered` is true, a kind counts as known only if the stream that
-        produces its arrays is known, too.
+        If the arrays belong to another library, the device is None, and the last item is a tuple instead: DLPack's
+        device type and number, and the code, bits and lanes of an element. If `ordered` is true, a kind counts as known
+        only if the stream that produces its arrays is known, too.
         """
 
     def stream(self, kind: int, /) -> int | None:
-        """Return the number of the stream on which the kind's library works now. Returns None if the library reports
-        none.
+        """Return the number of the stream on which the library of this kind of arrays works now. Returns None if the
+        library does not report its stream.
         """
 
     def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
-        """Set the dtype and the device of the arrays of another library's kind."""
+        """Set the dtype and the device of a kind of another library's arrays."""
 
     def finds(self, kind: int, finder: Recogniser, info: Any, /) -> None:
-        """Set the recogniser of the kind's memory, and `info`, by which the recogniser identifies their device."""
+        """Set the `Recogniser` that finds the memory of this kind of arrays, and `info`, which describes the arrays'
+        device to the recogniser.
+        """
 
     def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
-        """Set `work`, the queue over the stream that produces the kind's arrays. `number` is the result of `stream` at
-        that time. `lasting` means that the number always belongs to this queue.
+        """Set `work`, the queue over the stream that produces this kind of arrays. `number` is what `stream` has
+        returned for the kind. `lasting` means that the number always belongs to this queue.
         """
 
     def producers(self) -> dict[int, Any] | None:
-        """Return the queues that produce the arrays, by kind, or None if there are none. Kinds with the same queue have
-        the same object.
+        """Return the queues that produce the arrays, by the number of the arrays' kind, or None if there are none.
+        Kinds with the same queue have the same object.
         """
 
     def next(
         self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
     ) -> int | None:
-        """Assign arrays to the allocations in which they lie, if these are known here or to the kind's recogniser.
-        Returns the index of the next array that lies in no known allocation, or None if there is none.
+        """Assign arrays to the allocations in which they lie. These are allocations that were passed to `learn`, or
+        that the `Recogniser` of the arrays' kind finds. Returns the index of the next array whose allocation was not
+        found, or None if there is none.
 
-        With `maps`, the recogniser also makes the allocations of new memory, as `Recogniser.find` does, except at
-        addresses that one of the maps has.
+        With `maps`, the recogniser also makes an `Allocation` for memory that it meets for the first time (see
+        `Recogniser.find`), unless one of the maps contains the address.
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
         """Describe the memory around the array that `next` returned. Adjoining arrays are treated as one block. Returns
-        None if the array's kind is not settled, otherwise a tuple of:
+        None if `settle` was not called for the array's kind, otherwise a tuple of:
 
         - the kind
         - the address and the size of the first array in the block
@@ -960,7 +967,7 @@ class Leaves:
         """Add an allocation in which arrays may lie."""
 
     def skip(self) -> None:
-        """Skip the array that `next` returned. It is `put` later."""
+        """Skip the array that `next` returned. The caller passes it to `put` later."""
 
     def put(
         self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
@@ -971,9 +978,10 @@ class Leaves:
         """
 
     def groups(self, events: dict[int, int] = {}, event: int = -1, whole: bool = False, /) -> list[Any]:
-        """Return the ranges that the arrays need: in each allocation, one range for read-only and one for writable
-        arrays. A range is the bytes that its arrays span or, with `whole`, the whole allocation. `events` maps each
-        kind to the index of the event that orders its arrays (-1 for none). `event` is the index for all other kinds.
+        """Return the ranges to export: in each allocation, one range for the read-only arrays and one for the writable
+        arrays. A range is the bytes that its arrays span or, with `whole`, the whole allocation. `events` maps the
+        number of a kind of arrays to the index of the event that orders these arrays (-1 for none). `event` is the
+        index for the kinds that `events` does not contain.
         """
 
     def seal(
@@ -1300,22 +1308,20 @@ class Slot:
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Mark all outstanding points (numbers of signals) that this process had to complete as lost. The cause is 2 or
-        3, as docs/events-protocol.md defines them.
+        """Mark the signals that this process has submitted and not completed as lost. The cause is 2 or 3, as
+        docs/events-protocol.md defines them.
         """
 
     def lose(self, point: int, cause: int) -> bool:
-        """Mark a point (the number of a signal) of this process as lost, and all points behind it. No device may store
-        the point any more. Returns False while an earlier point is outstanding.
+        """Mark a point (the number of a signal) of this process as lost, and all later points. No device may store the
+        point any more. Returns False, and does nothing, while an earlier point is pending.
         """
 
     def owes(self) -> bool:
-        """Return whether this process has to complete any outstanding point, which is a signal that was submitted."""
+        """Return whether this process still has to complete a signal that was submitted."""
 
     def owes_next(self) -> bool:
-        """Return whether this process has to complete the lowest outstanding point, which is the oldest submitted
-        signal.
-        """
+        """Return whether this process has to complete the oldest of the submitted signals that are not complete."""
 
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
         """Wait until the signal with the number `point` is done or lost. Returns DONE or LOST, or PENDING after the
@@ -1331,7 +1337,9 @@ class Slot:
         """Record that a pickle was opened. Call this after making the opener's own Slot that may signal."""
 
     def blame(self) -> tuple[int, int]:
-        """Return the cause of the last loss and the pid of the process that caused it, or (0, 0)."""
+        """Return why the last lost signal was lost (a cause of docs/events-protocol.md), and the pid of the process
+        that caused it. Return (0, 0) if no signal was lost.
+        """
 
     def attached(self) -> list[int]:
         """Return the indices of the attached members, including dead ones."""
@@ -1344,30 +1352,32 @@ class Slot:
         """
 
     def notify_recovery(self, token: int) -> bool:
-        """Register a token as `notify` does. The token is due once the loss of the next signal has ended, which means
-        that a process can signal the event again.
+        """Register a token as `notify` does. The token is due once the next signal no longer counts as lost, because
+        another process can signal the event again.
         """
 
     def cancel(self, token: int) -> None: ...
     def guard(self, point: int) -> None:
-        """Watch the members while a device waits for `point` here, so that a loss releases the device. The guard ends
-        once the point is done or lost.
+        """Guard a wait of a device for `point`, the number of a signal: watch the processes that have the event open,
+        and release the device if the point is lost. The guard ends once the point is done or lost.
 
-        Raises ValueError for a point more than 2**20 - 1 ahead. If a future point is lost, it is submitted and lost at
-        once, as docs/events-protocol.md describes.
+        Raises ValueError if the point is more than 2**20 - 1 ahead of the newest one. If a point is lost that no
+        process has submitted, it is submitted and lost at once, as docs/events-protocol.md describes.
         """
 
     def released(self, point: int) -> bool:
-        """Return whether a guard for `point` has seen the loss of the point. The result is True once for each guard,
-        even if a later signal has ended the loss.
+        """Return whether a guard for `point` (see `guard`) has found that the point is lost. Returns True only once for
+        each guard, even if a later signal has completed in the meantime.
         """
 
     def watch(self) -> None:
-        """Make the warden notice the deaths of all attached members, for callers that poll `state`."""
+        """Make the warden (the native background thread) notice if a process that has the event open dies, for callers
+        that poll `state`.
+        """
 
     def detach(self) -> None:
         """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped.
-        Points that this process has to complete stay outstanding. Idempotent.
+        Signals that this process still has to complete stay pending. Idempotent.
         """
 
 # --- scopes -----------------------------------------------------------------------------------------------------------
@@ -1397,9 +1407,11 @@ class Scope:
 
 # --- stream queues ----------------------------------------------------------------------------------------------------
 CAPTURED: Final = 1 << 32
-"""A code of `StreamQueue`: somebody captures the adopted queue, so nothing can be queued."""
+"""A code of `StreamQueue`: another library is capturing the queue into a graph, so nothing can be queued."""
 NOT_HELD: Final = 2 << 32
-"""A code of `StreamQueue`: the device cannot wait for this point now, and an adopted queue holds nothing."""
+"""A code of `StreamQueue`: the device cannot wait for this point now, and operations cannot be held back, since another
+library also uses the queue.
+"""
 SYSTEM: Final = 3 << 32
 """A code of `StreamQueue` from this number on is this number plus an errno: a system call of the relay or the warden
 failed.
@@ -1522,13 +1534,13 @@ class StreamQueue:
         """
 
     def lost(self, slot: Slot) -> None:
-        """Record that this queue was to wait for a signal that is lost already. Until `told` is called, signals of this
-        queue are lost, too. Their cause is that of the slot's newest loss. An adopted queue ignores this, since users
-        of the other library cannot ask for losses.
+        """Record that this queue was told to wait for a signal that is lost already. Until `told` is called, signals of
+        this queue are lost, too, with the cause of the last lost signal of the slot. A queue that another library also
+        uses ignores this, since the users of that library cannot learn of lost signals.
         """
 
     def told(self, place: int) -> None:
-        """Record that all lost waits up to `place` in the queue have been reported to the user."""
+        """Record that the user has been told of every lost signal that the queue waited for up to `place`."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
         """Signal the slot's event from this queue. Calls `check`, and `Slot.submit` with this queue's number. Then
@@ -1562,8 +1574,8 @@ class StreamQueue:
 
     @property
     def spent(self) -> bool:
-        """Whether `own` has to be called (again): no slot is set, or the queue has met a loss that a later point of the
-        slot would hide.
+        """Whether `own` has to be called (again). This is so if no slot is set, or if a signal of this queue on the
+        slot was lost. A later signal on the same slot would make the lost one look complete.
         """
 
     @property
@@ -1589,14 +1601,16 @@ class StreamQueue:
 
     @property
     def held(self) -> int:
-        """How many operations are held."""
+        """How many operations are held back."""
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is held. Returns False after the time-out. Python handlers of signals run meanwhile."""
+        """Wait until no operation is held back. Returns False after the time-out. Python's signal handlers run during
+        the wait.
+        """
 
     def failure(self) -> tuple[int, int] | None:
-        """Return the place of the held operation that the driver refused, and the code. Part of that operation may have
-        been done, but nothing behind it.
+        """Return the place of the held operation that the driver refused, and the driver's code. Return None if there
+        is none. Part of that operation may have been done, but no operation behind it.
         """
 
     def late(self, slot: Slot) -> bool:

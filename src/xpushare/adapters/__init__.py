@@ -227,8 +227,8 @@ def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
-    """Return the vendor whose arrays have that DLPack device type. Raises `FeatureNotSupportedError` if no vendor knows
-    the type, or if arrays of that type do not report memory addresses.
+    """Return the vendor whose arrays have the DLPack device type `number`. Raises `FeatureNotSupportedError` if no
+    vendor knows the type, or if arrays of that type do not report memory addresses.
     """
     found = _owners.get(number)
     if found is None:
@@ -255,7 +255,7 @@ def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
 
 
 def on_host(number: int) -> bool:
-    """Return whether the host can read and write memory of that DLPack device type."""
+    """Return whether the host can read and write memory of the DLPack device type `number`."""
     found = _on_host.get(number)
     if found is None:
         types = (each for record in search() for each in record.dlpack if each.number == number)

@@ -419,7 +419,9 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def synchronize(self, timeout: float | None) -> None:
-        """Wait for everything queued. Raises `TimeoutError`, and the queue's errors since the last call."""
+        """Wait until everything queued has finished. Raises `TimeoutError` after `timeout` seconds, or the oldest error
+        of the queue that was not raised before.
+        """
 
     @abc.abstractmethod
     def told(self) -> None:

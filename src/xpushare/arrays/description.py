@@ -236,9 +236,9 @@ def _claims(array: Any, own: bool) -> list[_Claim]:
 
 
 def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
-    """Return the claims that may be right. If several vendors with loaded drivers can read the interface, only the
-    vendor whose driver recognises the memory is returned. Raises `FeatureNotSupportedError` if not exactly one driver
-    recognises it.
+    """Return the claims that may be right. If several vendors with loaded drivers can read the interface, return only
+    the claim of the vendor whose driver recognises the memory. In that case, raises `FeatureNotSupportedError` if no
+    driver or several drivers recognise it.
     """
     rivals = [each for each in claims if each.record.backend != adapters.HOST and each.record.in_use()]
     if len(rivals) < 2:

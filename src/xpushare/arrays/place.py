@@ -76,7 +76,7 @@ class _Storage:
         self.low, self.high = view.address, view.address + view.nbytes
 
     def add(self, each: _Private, view: Spanned) -> None:
-        """Add a view that begins after all views that were added before."""
+        """Add a view. Its first byte must not lie before those of the views that were added earlier."""
         self.views.append((each, view))
         self.high = max(self.high, view.address + view.nbytes)
 

@@ -4,8 +4,8 @@ and lets new members find it.
 A crew is a file `crews/<kind>.<name>` in the runtime folder. Member m holds a POSIX lock on byte CREW_LIFE + m of the
 file for as long as it lives. The member's record in the file has the handles of the objects that the crew shares,
 exported by the member's own process. A new member opens the handles of any living member, so a crew lives as long as
-any process has it open, even if the process that made it has ended. A process that makes, joins or leaves a crew holds
-the lock on byte CREW_JOIN meanwhile.
+any process has it open, even if the process that made it has ended. A process holds the lock on byte CREW_JOIN while it
+makes, joins or leaves a crew.
 
 A process that is in a crew never opens the crew's file a second time, since closing the second descriptor would release
 the locks of this process.

@@ -1,6 +1,6 @@
-"""The contents of a slot besides its arrays' elements. These are the metadata, and the layout of the arrays of a tree.
+"""What a slot contains apart from the elements of its arrays: the metadata, and the layout of the arrays of a tree.
 
-Both are encoded as in messages. `arrays.containers` encodes trees, and `objects.message` dtypes.
+Both have the same encoding as in messages: `arrays.containers` encodes trees, and `objects.message` encodes dtypes.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class InvalidHandleError(InvalidArgumentError):
 
 class HandleExpiredError(XpuShareError):
     """The handle is no longer valid. Its exporter has closed it or has exited, it has been opened `opens` times, its
-    `ttl` has run out, or the version of a name is not kept any more.
+    `ttl` has run out, or it belongs to a version of a published name that is no longer kept.
     """
 
     default_result = Result.ERROR_INVALID_VALUE

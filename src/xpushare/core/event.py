@@ -440,8 +440,8 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Return False as long as the event's next signal counts as lost, otherwise True. Raises `PeerLostError` if the
-    loss is final because the exporter has exited.
+    """Return False as long as the event's next signal counts as lost, otherwise True. Raises `PeerLostError` if this
+    can never end, because the exporter has exited.
     """
     slot = waited_by(event)
     try:

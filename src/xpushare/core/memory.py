@@ -494,8 +494,8 @@ def open_(
 ) -> Range:
     """Open a handle, and map exactly its range into this process. This is cheap if the allocation is already open here.
 
-    With `anew`, an allocation of this process itself is mapped again, at a second address. With `own`, this process can
-    export the opened memory.
+    With `anew`, a handle of one of this process's own allocations maps that allocation again, at a second address. With
+    `own`, this process can export the opened memory.
     """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context, own)

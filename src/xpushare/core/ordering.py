@@ -100,9 +100,9 @@ class _Signalled:
         self.point = 0
 
     def serves(self, device: Device) -> bool:
-        """Return whether the queue can signal the event once more. After a loss the result is False, since another
-        signal would hide the loss. After an importer's signal the result is False, since the queue would have to wait
-        for that signal.
+        """Return whether the queue can signal the event once more. The result is False if a signal was lost, since
+        another signal would hide that. It is False if an importer has signalled, since the queue would have to wait for
+        the importer's signal.
         """
         timeline = self.event.timeline
         slot = timeline.slot

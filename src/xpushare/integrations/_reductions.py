@@ -141,7 +141,7 @@ class Message:
 
 
 class _Run:
-    """The arrays that a pickler has encountered since its `dump` was called."""
+    """The arrays that a pickler has encountered since its `dump` was called (a run)."""
 
     def __init__(self) -> None:
         self.blocks = Blocks()
@@ -202,8 +202,8 @@ _current = _Current()
 
 
 def message(library: str, address: int, nbytes: int, backend: str | None, keep: Any) -> Message | None:
-    """Return the run's message for an array at `address`, or None if a message cannot carry the array. `backend` is as
-    in `Located`.
+    """Return the message that carries an array at `address` in the pickle that this thread is writing. Return None if
+    no message can carry the array. `backend` is as in `Located`.
     """
     run = _current.run
     if run is None or not run.reaches(address, nbytes, backend, keep):
@@ -407,8 +407,8 @@ _FILE: Final = "_xpushare_file"  # of a pickler
 
 
 class _File:
-    """A pickler's file. It buffers the bytes that are written during a run, since the run's messages have to precede
-    them.
+    """The file that a pickler writes to. During a call of the pickler's `dump` (a run), it buffers what is written,
+    since the messages of the run have to come first.
     """
 
     __slots__ = ("_chunks", "_write")

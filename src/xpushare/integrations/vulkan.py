@@ -1,7 +1,7 @@
 """Exchange of memory and timeline semaphores with Vulkan programs: `xpushare.integrations.vulkan`.
 
-The program itself allocates, exports and imports with Vulkan, by any binding. This module takes and returns the file
-descriptors. It does not load Vulkan.
+The program itself calls Vulkan to allocate, export and import, through any binding it likes. This module takes and
+returns the file descriptors. It does not load Vulkan.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ class Store:
 
     def received(self) -> list[tuple[dict[str, Any], list[OwnedFd]]]:
         """Return the versions that an earlier keeper process has stored, the newest first. Each has its state and
-        duplicates of its file descriptors. This object records them as stored, and removes incomplete versions from the
-        store.
+        duplicates of its file descriptors. From then on, this object counts these versions as stored. Incomplete
+        versions are removed from the store.
         """
         files, states = _inherited()
         found = []

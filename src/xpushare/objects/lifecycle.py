@@ -253,8 +253,8 @@ class Exportable(DeviceObject[I]):
         return found
 
     def _forwarded(self, found: I) -> Handle | None:
-        """Return the handle that a pickle carries as long as its exporter lives, or None for an object that is exported
-        from here.
+        """Return the handle that this object was opened from. Pickles of the object contain that handle while its
+        exporter lives. Return None if this process exports the object itself.
         """
         return found.handle
 

@@ -469,7 +469,9 @@ def whole_range(addresses: VirtualRange) -> Range:
 
 
 def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
-    """Return the addresses and the growth of a growable range. Raises `InvalidArgumentError` for any other range."""
+    """Return the reserved addresses of a growable range, and the `Growth` that manages its memory. Raises
+    `InvalidArgumentError` for any other range.
+    """
     found, growth = use(addresses), addresses._growth  # pyright: ignore[reportPrivateUsage]
     if growth is None:
         raise InvalidArgumentError("this range cannot grow: make it with xs.VirtualRange(nbytes, growable=True)")

@@ -24,7 +24,7 @@ _LONGEST: Final = 60  # the longest path of a folder whose sockets still have na
 
 @contextlib.contextmanager
 def _folder() -> Generator[str | None]:
-    """Return the runtime folder under a name that is short enough for a socket address, or None if there is none."""
+    """Yield the runtime folder under a name that is short enough for a socket address, or None if there is none."""
     chosen = identity.chosen_dir()
     try:
         identity.check_folder(chosen)
@@ -47,8 +47,8 @@ def _folder() -> Generator[str | None]:
 
 @contextlib.contextmanager
 def path(cookie: bytes) -> Generator[str | None]:
-    """Return the path of the socket of the exporter whose table has this cookie, if the exporter uses the same runtime
-    folder as this process.
+    """Yield the path of the socket of the exporter whose table has this cookie, or None if there is no runtime folder.
+    The socket exists if the exporter uses the same runtime folder as this process.
     """
     with _folder() as folder:
         yield None if folder is None else f"{folder}/{_PREFIX}{cookie.hex()}"
@@ -56,7 +56,7 @@ def path(cookie: bytes) -> Generator[str | None]:
 
 @contextlib.contextmanager
 def paths() -> Generator[list[str]]:
-    """Return the paths of all sockets in the runtime folder of this process."""
+    """Yield the paths of all sockets in the runtime folder of this process."""
     with _folder() as folder:
         names: list[str] = []
         if folder is not None:

@@ -1,4 +1,4 @@
-"""The identity of this process: its boot, its namespaces, the user's private folder and key."""
+"""The identity of this process: the boot in which it runs, its namespaces, and the user's private folder and key."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def moved(message: bytes, handles: bytes) -> bytes:
 
 @contextmanager
 def socket_at(name: str = "keeper") -> Generator[str]:
-    """Return the path of the keeper's socket, short enough for a socket address. A process that is about to become the
+    """Yield the path of the keeper's socket, short enough for a socket address. A process that is about to become the
     keeper listens under another `name`. Raises `FileNotFoundError` if there is no runtime folder.
     """
     folder = identity.chosen_dir()

@@ -174,8 +174,8 @@ def _unsettle(call: _Call, own: Published) -> None:
 
 
 def _settle(call: _Call | None = None) -> None:
-    """End the exports that `call`, or earlier calls that are over, made but did not publish. The newest is ended first,
-    since publishing a version ends the version before it.
+    """End the exports that were made for a name but never published, by `call` or by earlier calls that have returned.
+    The newest is ended first, since publishing a version ends the version before it.
     """
     for own in reversed(_unsettled.copy()):
         by = own.by and own.by()
@@ -362,7 +362,9 @@ def listed(folder: Path) -> list[str]:
 
 
 def open_file(path: Path) -> OwnedFd | None:
-    """Open a published file, never a file of this process. Returns None if the file does not exist."""
+    """Open the file of a published name. Returns None if the file does not exist. The caller must not pass a file that
+    this process has published, since closing the descriptor would release the process's lock on it.
+    """
     try:
         fd = own_fd(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:

@@ -575,8 +575,8 @@ class Peers:
             self.kept.keep(key, cookie, nbytes, room, reopens, end, descriptors)
 
     def _comes_again(self, key: Any) -> bool:
-        """Return whether memory of the host was imported before, so that its mapping is worth keeping. Records this
-        import.
+        """Return whether the host memory with this key was imported before, so that it is worth keeping mapped. Records
+        the import.
         """
         if key in self._imported:
             return key[:16] in self._peers and _native.start_warden()

@@ -222,7 +222,7 @@ class _Members:
         return (state, pid, namespace) == (_ATTACHED, os.getpid(), identity.namespace("pid"))
 
     def importers(self, mask: bytes) -> list[int]:
-        """Return the pids of the living members in a bit mask, without the exporter's."""
+        """Return the pids of the living members whose bits are set in `mask`, leaving out the exporter."""
         bits = int.from_bytes(mask, "little") & ~1
         found = []
         while bits:

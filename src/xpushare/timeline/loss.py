@@ -73,7 +73,7 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
 
 @final
 class Losses:
-    """The losses that a queue has already reported, so that it reports each loss only once."""
+    """The lost points that a queue has already reported, so that it reports each of them only once."""
 
     __slots__ = ("_ahead", "_met")
 
@@ -85,9 +85,9 @@ class Losses:
         self._ahead: WeakKeyDictionary[Slot, tuple[int, int, tuple[int, int]]] = WeakKeyDictionary()
 
     def new(self, slot: Slot, point: int) -> bool:
-        """Record a loss, and return whether the queue has not reported it before. `point` can be lost before the slot
-        shows the loss. That happens while an earlier point of a living process is pending, or if no process has
-        submitted `point`.
+        """Record that `point` is lost, and return whether the queue has not reported this before. A point can be lost
+        before the slot records it: while an earlier point of a living process is pending, or if no process has
+        submitted the point.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
         outstanding = ahead <= top  # otherwise no process had submitted it

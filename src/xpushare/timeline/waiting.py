@@ -82,8 +82,8 @@ class Told:
     """A context manager for one thread or task that waits for points of events. One of `fds` becomes readable once any
     of these points may be complete or lost.
 
-    If None is given instead of a point, the wait is for the end of a loss: the moment from which another process can
-    signal the event again.
+    If None is given instead of a point, the wait ends when the event, one of whose signals was lost, can be signalled
+    again by another process.
     """
 
     def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:

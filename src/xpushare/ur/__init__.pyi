@@ -2486,7 +2486,7 @@ def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBy
     """
 
 def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
-    """Undo `urUSMImportExp`. This does nothing.
+    """End the use of memory that was passed to `urUSMImportExp`. This does nothing, since that function prepares nothing.
 
     Args:
         hContext: The context.

@@ -384,8 +384,8 @@ def function(
     becomes `Function.summary`, and the rest becomes `Function.notes`.
 
     - `function_id`: UR's number of the function
-    - `errors`: the error results that no check decides, in UR's order. Each is a name without `ERROR_`, or a pair of
-      such a name and the condition for the error.
+    - `errors`: the error results that do not come from a check, in UR's order. Each is a name without `ERROR_`, or a
+      pair of such a name and the condition for the error.
     - `rules`: additional checks. They run after the checks that follow from the kinds of the arguments.
     - `unchecked`: the names of mandatory parameters that are not checked for null, because UR does not check them
     - `operations`: the names of the operations of `core` that the body calls

@@ -1,5 +1,5 @@
-"""Memory that only CUDA has: managed memory, other processes' cudaMalloc memory and pools, and memory of other
-libraries in this process.
+"""The kinds of memory that only the CUDA adapter handles: managed memory, cudaMalloc memory and pools of other
+processes, and memory of other libraries in this process.
 """
 
 from __future__ import annotations

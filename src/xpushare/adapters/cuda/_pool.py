@@ -1,4 +1,4 @@
-"""Pools of device memory for other libraries' allocators, over `device_pool.c`.
+"""Pools of device memory for other libraries' allocators, built on `device_pool.c`.
 
 The chunks of a pool are VMM allocations with POSIX file descriptors, like this package's own memory.
 """

@@ -25,7 +25,9 @@ def in_use_here() -> bool:
 
 
 class RawStream(NamedTuple):
-    """A stream that is known only by its handle. `device` is the stream's device if the handle is a default stream."""
+    """A stream that is known only by its handle. The handles of default streams are the same for every device, so
+    `device_id` says which device is meant.
+    """
 
     handle: int
     device_id: int

@@ -186,7 +186,7 @@ class LevelZero(LibraryAdapter[Gpu]):
         return found, found
 
     def samples(self) -> DriverSamples:
-        """Return the arrays of another library for the conformance suite. There are no streams, since SYCL's queues do
-        not run our work.
+        """Return the object that makes arrays for the conformance suite. The arrays stand for those of a SYCL library.
+        It makes no streams, since this package cannot queue its work on the queues of such a library.
         """
         return DriverSamples(self, lambda info, nbytes: UsmArray(self.device(info), info, nbytes))

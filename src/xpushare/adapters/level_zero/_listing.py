@@ -23,8 +23,8 @@ _DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # these name d
 
 
 def present(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a driver may find a device. This is so if the kernel has an Intel GPU, or if the user has named
-    another driver.
+    """Return whether a driver may find a device. This is so if the kernel has an Intel GPU, or if an environment
+    variable names a driver that needs none.
     """
     return any(environ.get(name) for name in _DRIVERS) or has_render_node(INTEL)
 

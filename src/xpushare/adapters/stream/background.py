@@ -157,9 +157,9 @@ class Teardown(_Worker):
     def submit(
         self, device: Device, hook: Callable[..., object], *arguments: object, drained: bool = True
     ) -> threading.Event:
-        """Call `hook` in the background with the device current, while no queue waits for anything. If `drained` is
-        true, all work submitted so far, to any device, has finished before the call. Returns an event that is set after
-        the call, even if the call failed.
+        """Call `hook` in the background, at a moment at which no queue waits for an event. The device is current during
+        the call. If `drained` is true, the call comes after all work that has been submitted so far to any device.
+        Returns an event that is set after the call, even if the call failed.
         """
 
         def action() -> None:

@@ -380,16 +380,16 @@ class DeviceQueue(DriverQueue):
                     self._meet(slot, point)
 
     def _meet(self, slot: Slot, point: int) -> None:
-        """Record that the queue waits for a lost point, as a failure that `synchronize` raises. Each loss is recorded
-        once. The caller holds `_state`.
+        """Record that the queue waits for a lost point, as a failure that `synchronize` raises. Each lost point is
+        recorded once. The caller holds `_state`.
         """
         if self._losses.new(slot, point):
             self._failures.append(peer_lost(slot, point))
 
     def _sort_waits(self, passed: bool = False) -> None:
-        """Record lost waits as failures, one for each loss, and remove waits that have ended. While the device may
-        still be waiting, a lost wait is not removed and keeps its event alive. If `passed` is true, the stream has
-        passed all waits, so the device waits for none of them.
+        """Record waits for lost points as failures, one for each lost point, and remove waits that have ended. While
+        the device may still be waiting for a lost point, the wait is not removed, and keeps its event alive. If
+        `passed` is true, the stream has passed all waits, so the device waits for none of them.
         """
         with self._state:
             for _ in range(len(self._waits)):
@@ -527,8 +527,8 @@ class DeviceQueue(DriverQueue):
             raise self._judged(error) from error.__cause__
 
     def _reap(self) -> None:
-        """Release the memory that finished operations have used. The caller has entered a scope of the stream that
-        protects captures.
+        """Release the memory that finished operations have used. The caller has entered a scope of the stream, in which
+        driver calls do not disturb captures.
         """
         with self._releasing:
             # Releasing operands may call this queue, so `_state` is free. `_releasing` is held, since `settle` waits

@@ -163,8 +163,8 @@ def test_interfaces(pair: Pair) -> None:
 
 
 def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-    """Return a pair for the name of each class that has a method `close`: an object of the class, and a function that
-    uses the object.
+    """Map the name of each class that has a method `close` to a pair: an object of the class, and a function that uses
+    the object.
     """
     found: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "Memory": (xs.malloc_device(NBYTES, device), lambda thing: thing.ptr),

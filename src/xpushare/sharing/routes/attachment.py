@@ -43,8 +43,8 @@ class Attachment:
 
 @dataclass(slots=True)
 class Met:
-    """An exporter that this process is attached to: its table is mapped, and this process has joined its commons (the
-    memory that its importers write, too).
+    """An exporter that this process is attached to. Its table of exports is mapped, and this process has joined its
+    commons, the memory that the exporter and its importers write.
     """
 
     mapping: Mapping

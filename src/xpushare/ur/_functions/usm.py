@@ -498,7 +498,9 @@ def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
 
 @function(164, "INVALID_CONTEXT")
 def urUSMReleaseExp(hContext: Context, pMem: Pointer) -> None:
-    """Undo `urUSMImportExp`. This does nothing."""
+    """End the use of memory that was passed to `urUSMImportExp`. This does nothing, since that function prepares
+    nothing.
+    """
 
 
 _REGISTRATION: Final = "registered host memory"

@@ -302,7 +302,7 @@ _STRUCTS: Final[dict[str, type[_Struct] | type[_Three]]] = {"struct": _Struct, "
 
 
 def _by_address(call: Call, arg: Arg) -> type[_Word]:
-    """Return the class for an argument whose kind does not determine how C passes it. The C parameters decide."""
+    """Choose the class for an argument by its C parameters, if its kind alone does not determine how C passes it."""
     family = arg.base_kind.partition(":")[0]
     points = next(each.passed == "ptr" for each in call.parameters if each.name == arg.name)
     after = _after(call, arg.name)

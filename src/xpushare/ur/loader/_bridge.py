@@ -149,8 +149,8 @@ _ENGINE: Final = (
 
 
 _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "QueueInfo"}
-"""The enumerations of queries whose answers are passed to the library when a handle is created, since they need no
-driver.
+"""For a class of handles, the enumeration of its queries. When a handle is created, the answers that never change are
+passed to the library, which can then answer these queries without Python.
 """
 
 
