@@ -206,6 +206,12 @@ def test_info_of_a_type_that_has_no_device() -> None:
     assert "no device" in done.stdout
 
 
+def test_info_with_a_variable_that_is_no_selector() -> None:
+    done = command("info", env={"ONEAPI_DEVICE_SELECTOR": "nonsense"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("xpushare: device selector 'nonsense'")
+
+
 def test_info_of_a_uuid_that_is_not_here() -> None:
     done = command("info", "--device", "00000000-0000-0000-0000-000000000000")
     assert done.returncode == 2

@@ -217,6 +217,8 @@ def test_what_is_refused() -> None:
             xs.Channel.open("test", **options)
     with pytest.raises(xs.InvalidHandleError):
         xs.Channel.open(b"XPUSHXXX")
+    with pytest.raises(xs.InvalidArgumentError, match="a channel without a name"):
+        xs.Channel.open(None)  # type: ignore[arg-type]
     with pytest.raises(TimeoutError, match="created the channel"):
         xs.Channel.open("test", timeout=0)
 

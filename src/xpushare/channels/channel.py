@@ -606,7 +606,11 @@ def _advice(name: str) -> str:
     return f"(channels now: {', '.join(others) or 'none'}). {advice}"
 
 
-def _name_of(name_or_handle: str | bytes) -> str:
+def _name_of(name_or_handle: str | bytes | None) -> str:
+    if name_or_handle is None:
+        raise InvalidArgumentError(
+            "`Channel.open` takes a name or `channel.handle`, which a channel without a name has, too"
+        )
     if isinstance(name_or_handle, str) and len(name_or_handle) > NAME_LENGTH_MAX:
         name_or_handle = decode_text(name_or_handle)  # of a handle of an array, probably
     if isinstance(name_or_handle, bytes | bytearray | memoryview | Named):

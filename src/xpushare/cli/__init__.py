@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import xpushare
 from xpushare import FeatureNotSupportedError
@@ -42,9 +42,16 @@ COMMANDS: Final = (
 )  # fmt: skip
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that does not hide that its help could not be written, for example to a full disk."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=sys.stderr if file is None else file)
+
+
 def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Return the argument parser for these commands. This imports the module of each command."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="xpushare",
         description="Share arrays in CPU and GPU memory between Python processes, without copying them.",
         epilog='The page "Common mistakes" of the documentation explains the errors that beginners meet.',
@@ -130,9 +137,8 @@ def _terminated(_number: int, _frame: object) -> None:
     sys.exit(128 + signal.SIGTERM)  # as a shell reports it; the running command ends its children first
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv`, by default the arguments of this process. Returns the exit status."""
-    words = sys.argv[1:] if argv is None else argv
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line. Exits with status 2 if it is wrong, or with 0 if it asks for help."""
     made = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS)
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         near = get_close_matches(words[0], COMMANDS, 1)
@@ -146,15 +152,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         misused(arguments, f"unknown argument {unknown[0]!r}: {hint}")
     if arguments.run is None:
         made.print_help(sys.stderr)
-        return 2
+        sys.exit(2)
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv`, by default the arguments of this process. Returns the exit status."""
     unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     handles = unhandled and threading.current_thread() is threading.main_thread()
     if handles:
         signal.signal(signal.SIGTERM, _terminated)
     try:
-        status: int = arguments.run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        try:
+            arguments = _parsed(sys.argv[1:] if argv is None else argv)
+            status: int = arguments.run(arguments)
+        finally:  # also after the help, with which the parser exits
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except xpushare.XpuShareError as error:
         print(f"xpushare: {error}", *error.reasons, sep="\n  ", file=sys.stderr)
         return 1

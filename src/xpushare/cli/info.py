@@ -245,8 +245,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         found = collect(arguments.device, arguments.verbose)
     except xpushare.InvalidArgumentError as error:
-        if arguments.device is None:
-            raise
         print(f"xpushare: {error}", file=sys.stderr)
         return 2
     print(json.dumps(found, indent=2) if arguments.json else _text(found))

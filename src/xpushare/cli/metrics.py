@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     registry: Any = prometheus.CollectorRegistry(auto_describe=False)
     registry.register(_Collector(core))
     if arguments.listen is None:
-        sys.stdout.write(prometheus.generate_latest(registry).decode())
+        print(prometheus.generate_latest(registry).decode(), end="")
         return 0
     host, port = arguments.listen
     server: Any
