@@ -4,6 +4,8 @@ loses.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import ExitStack
 from typing import Any
 
@@ -154,3 +156,23 @@ def test_a_dead_readers_work_is_not_waited_for() -> None:
             with ch.loan(TIMEOUT) as frame:
                 queue.fill(frame.array, b"b")
         queue.synchronize(TIMEOUT)
+
+
+@DEVICES
+@pytest.mark.parametrize("held", [False, True])
+def test_a_channel_that_lives_until_the_interpreter_ends(device: str, held: bool) -> None:
+    program = f"""
+import sys
+import numpy as np
+import xpushare as xs
+
+sys.writer = xs.Channel.create("test", {NBYTES}, "uint8", device="{device}")  # is deleted after all exit functions
+sys.reader = xs.Channel.open("test")
+sys.writer.send(np.zeros({NBYTES}, "uint8"))
+sys.frame = sys.reader.receive(10)
+np.asarray(sys.frame)
+if not {held}:
+    sys.frame.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT)
+    assert (done.returncode, done.stderr) == (0, "")

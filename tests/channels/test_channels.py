@@ -223,6 +223,29 @@ def test_what_is_refused() -> None:
         xs.Channel.open("test", timeout=0)
 
 
+def test_closing_a_reader_closes_its_frames() -> None:
+    with channel() as ch:
+        reader = xs.Channel.open("test")
+        ch.send(np.zeros(2, "int64"))
+        frame = reader.receive(0)
+        reader.close()
+        assert frame.closed
+        assert "closed" in repr(frame)
+        for use in (np.asarray, np.from_dlpack, lambda x: x.array, lambda x: x.__enter__()):
+            with pytest.raises(xs.InvalidArgumentError, match="this frame is closed"):
+                use(frame)
+        frame.close()
+
+
+def test_a_tree_is_not_an_array() -> None:
+    with channel(shape=None, dtype=None, nbytes=100) as ch, xs.Channel.open("test") as reader:
+        ch.send({"x": np.zeros(2)})
+        with reader.receive(0) as frame:
+            for use in (np.asarray, np.from_dlpack):
+                with pytest.raises(TypeError, match="contains a dict of arrays"):
+                    use(frame)
+
+
 @pytest.mark.parametrize("on_full", ["block", "raise"])
 def test_a_wrong_array_is_refused_even_if_no_slot_is_free(on_full: Any) -> None:
     with channel(on_full=on_full) as ch, xs.Channel.open("test") as reader:

@@ -30,6 +30,12 @@ static xp_end *usable(const xp_held_object *o)
     return !XP_RELAXED(&e->closed) && xp_crew_usable(e->c) ? e : NULL;
 }
 
+/* Whether the slot is held: closing the channel object gives back all of its slots. */
+static bool is_open(const xp_held_object *o)
+{
+    return XP_RELAXED(&o->open) && !XP_RELAXED(&((xp_end_object *)o->end)->e.closed);
+}
+
 /* The point after which this side's device work on the slot is done, or 0 if there was none. -1 with an exception. */
 static int point_of(xp_held_object *o, uint64_t *point)
 {
@@ -333,7 +339,7 @@ static PyObject *frame_close(PyObject *self, PyObject *Py_UNUSED(a)) { return re
 
 static PyObject *frame_enter(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    if (XP_LIKELY(XP_RELAXED(&held(self)->open)))
+    if (XP_LIKELY(is_open(held(self))))
         return Py_NewRef(self);
     xp_unusable("this frame is closed: its slot may hold another one. An iteration closes each frame before the next. "
                 "To keep the content, copy it before: np.array(frame)");
@@ -345,7 +351,7 @@ static PyObject *frame_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
     return release(held(self), n < 1 || args[0] == Py_None);
 }
 
-static PyObject *frame_closed(PyObject *self, void *Py_UNUSED(c)) { return PyBool_FromLong(!XP_RELAXED(&held(self)->open)); }
+static PyObject *frame_closed(PyObject *self, void *Py_UNUSED(c)) { return PyBool_FromLong(!is_open(held(self))); }
 
 static PyMethodDef frame_methods[] = {
     {"__enter__", frame_enter, METH_NOARGS, NULL},

@@ -213,9 +213,16 @@ class _Content(Advised):
     def _array(self) -> Any:
         raise NotImplementedError
 
+    def _one(self) -> SharedArray:
+        """Return the array over the slot. Raises TypeError if the slot contains a tree of arrays."""
+        made = self._array()
+        if not isinstance(made, SharedArray):
+            raise TypeError(f"this frame contains a {type(made).__name__} of arrays, not one array: use frame.array")
+        return made
+
     def _converted(self, dtype: Any, copy: bool | None) -> Any:
         """Return the result of `__array__` for the cases that native code does not handle."""
-        made, held = self._array(), cast(HeldBase, self)
+        made, held = self._one(), cast(HeldBase, self)
         end: End = held_end(held)
         if end.plain and dtype is None and not copy:
             return end.view(held_slot(held))
@@ -229,10 +236,10 @@ class _Content(Advised):
             )
 
     def __dlpack_device__(self) -> Any:
-        return self._array().__dlpack_device__()
+        return self._one().__dlpack_device__()
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._array().__dlpack__(**options)
+        return self._one().__dlpack__(**options)
 
 
 @final
@@ -345,8 +352,9 @@ def fill_tree(loan: Loan, layout: Layout) -> None:
 class Frame(FrameBase, _Content):
     """A frame that a reader holds. Access it by `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
 
-    Once the frame is closed, its slot may be reused, and existing views of the slot then show a later frame. If a
-    reader writes to a frame, other readers see the change.
+    Once the frame is closed, its slot may be reused, and existing views of the slot then show a later frame. A frame
+    that is garbage-collected is closed, too, so keep the frame as long as you use views of it. If a reader writes to a
+    frame, other readers see the change.
 
     Attributes:
         seq: The number of the frame in the channel, from 1 on.

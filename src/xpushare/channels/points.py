@@ -23,6 +23,7 @@ from xpushare._native import (
     held_end,
     held_order,
     held_slot,
+    left,
 )
 from xpushare.arrays import description
 from xpushare.arrays.copies import Spanned, copy_out, is_dense, lies_on_host, native_stream, own_array, spanned
@@ -225,6 +226,8 @@ class Points:
         """Wait until this member's device work on its frames has finished. Once the member has left, a later member may
         get its number, and the work of the two could no longer be distinguished.
         """
+        if left():
+            return  # the exit has waited for queues, and has detached the event
         slot = self._event.timeline.slot
         with contextlib.suppress(XpuShareError):
             events.wait(self._event, None, slot.pending)
