@@ -192,11 +192,11 @@ class Importer:
     def open(
         self, device: Any, release: Callable[[Any], object], fields: Fields, peer: PeerTable, /
     ) -> tuple[Any, Lease] | None:
-        """Map the memory of a handle, with the driver calls of `scopes` around it. Return its `Allocation`, and a lease
-        that keeps the exporter from reusing the memory.
+        """Map the memory of a handle. Return its `Allocation`, and a lease that keeps the exporter from reusing the
+        memory. The driver calls of the constructor's argument `scopes` are made around the call that maps.
 
-        The allocation owns `made`, the result of `make(address, nbytes, unmap, address)`. When the allocation dies, it
-        calls `release(made)`.
+        The allocation owns the object that the constructor's argument `make` returns, and passes it to `release` when
+        it dies.
 
         Return None, and leave nothing mapped, if this cannot be done in one call. The caller then takes the generic
         path, which finds the reason.
@@ -204,13 +204,14 @@ class Importer:
 
     def open_all(self, payloads: list[bytes], sizes: list[int], into: memoryview, /) -> int | None:
         """Map the memory of each payload, until the driver refuses one. Return the driver's error code, or 0. The
-        caller makes the driver calls of `scopes` around this call.
+        caller enters the constructor's `scopes` around this call.
 
         If a payload has another format, or its size differs from the one in `sizes`, nothing is mapped, and the result
         is None.
 
-        `into` has two 64-bit numbers for each payload: the address and the number of mapped bytes (2**64 - 1 if `ask`
-        fails). They stay unchanged for a payload that was not mapped. They are written even if an interrupt is raised.
+        `into` has two 64-bit numbers for each payload: the address and the number of mapped bytes (2**64 - 1 if the
+        driver does not report it). They stay unchanged for a payload that was not mapped. They are written even if an
+        interrupt is raised.
         """
 
 @final
@@ -473,8 +474,9 @@ class PeerTable:
         - whether the export is read-only
         - the number of the export's form
 
-        Returns None, and leaves nothing open, if the exporter is dead, if the entry is not live or counts its opens, or
-        if the descriptors cannot be fetched. The caller then opens the export step by step, to find the reason.
+        Returns None, and leaves nothing open, if the exporter is dead, if the entry is not live, if the export can be
+        opened only a limited number of times, or if the descriptors cannot be fetched. The caller then opens the export
+        step by step, to find the reason.
         """
 
     def hold(self, fields: Fields, /) -> tuple[Lease, int] | None:
@@ -510,8 +512,8 @@ class Imports:
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
-        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, or whose
-        opens are counted.
+        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, or that
+        can be opened only a limited number of times.
 
         Return the remaining handles as tuples (handle, opener, device, context), with the values that `decide` has
         stored. Return None if `decide` has stored none for one of the handles, or this process has not attached to the
@@ -635,7 +637,9 @@ class OwnTable:
         """Change the deadline of a live export."""
 
     def give_open(self, fields: Fields, until: int = ..., /) -> bool:
-        """Allow one more open. `until` extends the handle's validity. Returns False if the export has ended."""
+        """Let the handle be opened once more. `until` extends the handle's validity. Returns False if the export has
+        ended.
+        """
 
     @property
     def used(self) -> int:
@@ -841,7 +845,7 @@ def message_events(message: MessageState, /) -> tuple[tuple[Handle, int], ...]:
     """
 
 def message_good(message: MessageState, itemsizes: tuple[int, ...], /) -> bool:
-    """Return whether all arrays of a message have possible shapes and lie in their memory, given the item sizes of the
+    """Return whether all arrays of a message have valid shapes and lie in their memory, given the item sizes of the
     dtypes.
     """
 
@@ -856,8 +860,8 @@ def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
 def message_arrays(
     message: MessageState, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
 ) -> list[SharedArray]:
-    """Make the arrays, after `message_good` has returned True. `ranges` contains the memory. `orders` maps the indices
-    of a memory and an event to the signals that readers of the array wait for.
+    """Make the arrays, after `message_good` has returned True. `ranges` contains the memory. `orders` maps a pair
+    (index of a memory, index of an event) to the signals that readers of the array wait for.
     """
 
 def message_tensors(
@@ -927,7 +931,7 @@ class Leaves:
         """Set the dtype and the device of a kind of another library's arrays."""
 
     def finds(self, kind: int, finder: Recogniser, info: Any, /) -> None:
-        """Set the `Recogniser` that finds the memory of this kind of arrays, and `info`, which describes the arrays'
+        """Set the `Recogniser` that finds the memory of this kind of array, and `info`, which describes the arrays'
         device to the recogniser.
         """
 
@@ -1151,8 +1155,8 @@ class Domain:
     """
 
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
-        """Map the commons and claim a member index. Raises ValueError if the seals, the size, the magic number or the
-        cookie is wrong.
+        """Map the commons, which is the shared memory behind `fd`, and claim a member index. Raises ValueError if the
+        seals, the size, the magic number or the cookie is wrong.
 
         The owner gets index 0, and writes the header. Any other process gets the first free index, and removes dead
         members on the way. Raises OSError(ENOSPC) if all 1024 indices are in use. While this process is a member, it
@@ -1207,18 +1211,18 @@ class Domain:
         """
 
     def set_opens(self, entry: int, count: int) -> None:
-        """Set the number of opens that an export still allows, and clear the time that `renew` has set."""
+        """Set how many times an export may still be opened, and clear the time that `renew` has set."""
 
     def take_open(self, entry: int) -> bool:
-        """Use up one open of a counted or pickled export. Returns False if none is left."""
+        """Count down how often an export may still be opened. Returns False if the number is 0 already."""
 
     def give_open(self, entry: int) -> None:
-        """Add one open, to undo one `take_open` or to count one pickle."""
+        """Count up how often an export may still be opened, to undo a `take_open` or for a new pickle."""
 
     def opens_left(self, entry: int) -> int: ...
     def renew(self, entry: int, until: int) -> None:
-        """Add one open of a pickled export. The export stays valid at least until the given time (CLOCK_MONOTONIC,
-        nanoseconds).
+        """Count up the number of times that a pickled export may still be opened. The export stays valid at least until
+        the given time (CLOCK_MONOTONIC, nanoseconds).
         """
 
     def renewed(self, entry: int) -> int: ...
@@ -1265,9 +1269,10 @@ LOST: Final = 2
 
 @final
 class Slot:
-    """An attachment of this process to one event. It ends when the object dies, or by `detach`.
+    """An attachment of this process to one event. It ends when the object dies, or when `detach` is called.
 
-    `signals` is None for an object that may signal, True for one that will, and False for one that only waits.
+    `signals` has the meaning that it has for `Event`: True if this object is going to signal, False if it only waits,
+    and None if nothing is known.
     """
 
     def __init__(self, domain: Domain, index: int, signals: bool | None = None) -> None: ...
@@ -1281,7 +1286,7 @@ class Slot:
 
     @property
     def engine(self) -> int:
-        """The address of the native structure, which the functions for other libraries take
+        """The address of the native structure. It is an argument of the C functions that are offered to other libraries
         (src/native/engine/outside.c).
         """
 
@@ -1290,8 +1295,8 @@ class Slot:
     @property
     def pending(self) -> int: ...
     def state(self, point: int) -> int:
-        """Return the state of a point, which is the number of a signal: PENDING, DONE or LOST. This does not check for
-        deaths.
+        """Return whether a point (the number of a signal) is PENDING, DONE or LOST. This does not check whether other
+        processes have died.
         """
 
     def signal(self) -> int:
@@ -1366,8 +1371,8 @@ class Slot:
         """
 
     def released(self, point: int) -> bool:
-        """Return whether a guard for `point` (see `guard`) has found that the point is lost. Returns True only once for
-        each guard, even if a later signal has completed in the meantime.
+        """Return whether a guard for `point` (see `guard`) has found the point lost, even if a later signal has
+        completed since. Returns True only once for each guard.
         """
 
     def watch(self) -> None:
@@ -1528,9 +1533,9 @@ class StreamQueue:
         """Make later work wait until the point is done or lost. If the point is done or lost already, nothing is
         queued.
 
-        If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost later, the signals
-        of this queue from this call on are lost, too, before the device continues. Further signals are lost until
-        `told` is called. `Slot.released` reports each lost wait once, even if the device did not wait.
+        If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost later, all signals
+        that were queued after this call are lost, too, before the device continues. Signals that are queued later are
+        also lost, until `told` is called. `Slot.released` reports each lost wait once, even if the device did not wait.
         """
 
     def lost(self, slot: Slot) -> None:
@@ -1853,8 +1858,8 @@ class ChannelEnd:
     @property
     def arrays(self) -> list[Any] | None: ...
     def use_arrays(self, arrays: list[Any], buffers: bool, /) -> None:
-        """Set the NumPy arrays over the slots, of which `__array__` and, with `buffers`, the buffer protocol return
-        views. Can be set once.
+        """Set the NumPy arrays that cover the slots. `__array__` returns views of them and, with `buffers`, so does the
+        buffer protocol. Can be set once.
         """
 
     def loan(self, timeout: float | None, /) -> Any:

@@ -294,8 +294,9 @@ class DriverPool(abc.ABC):
 
     The allocator calls C functions, from any thread. The file `library` contains the functions named `functions`: `void
     *malloc(ssize_t nbytes, int device, void *stream)` and `void free(void *, ssize_t nbytes, int device, void
-    *stream)`. The functions at `addresses` take an additional first parameter, and no stream. Each `malloc` returns
-    NULL if no memory is free, while the pool sleeps, and in a forked child.
+    *stream)`. `addresses` are the addresses of similar functions, which take no stream but an additional first
+    argument, `addresses[0]`. Each `malloc` returns NULL if no memory is free, between `sleep` and `wake`, and in a
+    forked child.
     """
 
     library: str
@@ -397,14 +398,14 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, slot: Slot, point: int) -> None:
-        """Make work queued later start once `point` is done or lost. If the point is lost, the next call of
-        `synchronize` raises the error.
+        """Hold back work that is queued from now on until `point` is done or lost. If the point is lost, the next call
+        of `synchronize` raises the error.
         """
 
     @abc.abstractmethod
     def wait_native(self, event: Any, keep: object) -> None:
-        """Make work queued later start once another library's event (from `Adapter.adopt_event`) has completed. The
-        queue keeps a reference to `keep` until the event has completed.
+        """Hold back work that is queued from now on until another library's event (from `Adapter.adopt_event`) has
+        completed. The queue keeps a reference to `keep` until then.
         """
 
     @abc.abstractmethod
@@ -425,8 +426,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def told(self) -> None:
-        """Record that the program has learned of this queue's failures so far, from an event. These failures do not
-        affect work queued from now on. `synchronize` still reports them, once.
+        """Record that the program has learned, through an event, of the failures of this queue so far. These failures
+        do not affect work queued from now on. `synchronize` still reports them, once.
         """
 
     @abc.abstractmethod

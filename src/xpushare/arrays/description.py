@@ -554,8 +554,8 @@ def _foreign(adapter: Adapter, where: Located, ahead: int) -> Foreign | None:
 
 
 def _borrowed(imported: Allocation, where: Located, keep: Any) -> Range:
-    """Return the part of another process's memory that `where` describes. Unless this process owns the memory, the part
-    has the handle by which the memory was opened.
+    """Return the part of imported memory that `where` describes. If this process cannot export the memory itself, the
+    part has the handle by which the memory was opened.
     """
     found = _within(imported, where.address - imported.address, where, keep)
     if imported.owned:

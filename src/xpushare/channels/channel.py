@@ -326,8 +326,9 @@ class Channel(Advised, Awaitable):
         """Copy an array into a slot and send it.
 
         Args:
-            array_or_tree: An array of exactly the channel's shape and dtype, or a list that becomes one by
-                `np.asarray`. Elements are not converted. If the channel was created with `nbytes`, any array or tree.
+            array_or_tree: An array of exactly the channel's shape and dtype, or a list that `np.asarray` converts to
+                one. Elements are not converted. For a channel that was created with `nbytes`, it can be any array or
+                tree.
             meta: None, bool, int, float, str, bytes, or lists, tuples and dicts of these.
             timeout: Seconds to wait for a slot. None waits as long as it takes.
 
@@ -359,7 +360,8 @@ class Channel(Advised, Awaitable):
         the stream.
 
         Raises:
-            InvalidArgumentError: The channel is closed, or already has its maximum of writers.
+            InvalidArgumentError: The channel is closed, or this object is not a writer yet and cannot become one,
+                because the channel already has its maximum of writers.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:

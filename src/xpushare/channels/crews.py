@@ -426,9 +426,9 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
 
 
 def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] | None, bool]:
-    """Open at most `most` of the objects that a living member shares. Returns them, or None if no member lives. The
-    second result says whether the slots of a channel were freed when the process that made them ended. Only the first
-    object, the channel's state, is opened in this case.
+    """Open at most `most` of the objects that a living member shares. Returns them, or None if no member is alive, and
+    a flag. The flag is true for a channel whose slots were freed because the process that made them has ended. Then
+    only the first object, the channel's state, was opened.
     """
     if not _anybody(fd.number):
         return None, False

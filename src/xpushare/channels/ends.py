@@ -65,7 +65,9 @@ def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
 
 @final
 class End(ChannelEnd):
-    """This process's membership in a channel, as a writer or a reader. It lasts as long as its loans and frames."""
+    """This process's membership in a channel, as a writer or a reader. It lasts until the last of its loans and frames
+    is gone.
+    """
 
     __slots__ = ("crew", "geometry", "places", "points")
 
@@ -106,7 +108,7 @@ class End(ChannelEnd):
 
     def whole(self, slot: int, order: Any) -> SharedArray:
         """Return an array over a slot. It has the shape and dtype of the channel's frames or, if the channel fixes
-        none, consists of bytes. `order` orders device work on the array, or is None.
+        none, consists of bytes. `order`, unless it is None, puts the device work on the array in order.
         """
         place, shape, dtype = self.places[slot], self.geometry.shape, self.geometry.dtype
         if dtype is None:

@@ -146,7 +146,7 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _queries(device: Device) -> dict[str, Any]:
-    """Return the results of all `urDeviceGetInfo` queries, as a dict from the name of the query. The value is None if
+    """Return the results of all `urDeviceGetInfo` queries, as a dict by the names of the queries. A result is None if
     the device does not answer the query.
     """
     from xpushare import ur
@@ -184,8 +184,8 @@ def _missing() -> dict[str, str]:
 
 
 def _refused() -> dict[str, list[str]]:
-    """Return the reasons why devices cannot be used by this version, as a dict from the backend. Includes only backends
-    that have other, usable devices.
+    """Return the reasons why devices cannot be used by this version, as a dict by backend. Includes only backends that
+    have other, usable devices.
     """
     found = {backend: adapters.refused(backend) for backend in _backends() if adapters.listed(backend)}
     return {backend: said for backend, said in found.items() if said}

@@ -277,8 +277,8 @@ class Held:
         self.queue.wait(self._gate, at_least=1)
 
     def release(self) -> None:
-        """Let the queue's work run. The signal comes from another queue, because not every device lets the host
-        signal.
+        """Let the queue's work run, by a signal of the event that it waits for. Another queue signals, because not
+        every device lets the host signal.
         """
         if not self._gate.pending:
             with xs.Queue(self._device) as opener:

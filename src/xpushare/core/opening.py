@@ -151,15 +151,15 @@ def room_of(device: Device) -> Room | None:
 
 
 class Openers:
-    """Makes the opener of one kind of object for each device.
+    """Creates an `Opener` for each device, for one kind of object.
 
-    `make` imports one export on a device. Its arguments are the device, the device's adapter, the adapter's description
-    of the device, and the export. `make_all` imports several exports in one call. `find_native` returns the native
-    function that opens one export.
+    The openers call `make` to import one export on a device. Its arguments are the device, the device's adapter, the
+    adapter's description of the device, and the export. `make_all` imports several exports in one call. `find_native`
+    returns the native function that opens one export.
 
-    `aspect` is the aspect that a device needs to import from its own backend. For other backends, `Adapter.imports`
-    lists the forms of export that the device can import. If `own` is true, this process can export the objects that
-    these openers open.
+    `aspect` is the aspect that a device needs to import exports of its own backend. For other backends,
+    `Adapter.imports` lists the forms of export that the device can import. If `own` is true, this process can export
+    the objects that these openers open.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class Openers:
 
 
 def own_export(here: Node, handle: Handle) -> Exported:
-    """Return the export behind a handle that this process made. If the handle limits the number of opens, this call
-    uses up one.
+    """Return the export behind a handle that this process made. If the handle can be opened only a limited number of
+    times, this call counts as one of them.
     """
     table = here.table()
     exported = table.find(handle)
@@ -263,7 +263,9 @@ def _import_own(handle: Handle, export: Export, exporter: Hardware | None, opene
 
 
 def give_open(handle: Handle) -> None:
-    """Allow one more open of a handle after an open failed, if the handle limits the number of opens."""
+    """After an attempt to open a handle has failed, let the handle be opened once more, if it can be opened only a
+    limited number of times.
+    """
     here = node.current()
     fields = fields_of(handle)
     if fields.flags & (COUNTED | PICKLED):

@@ -53,8 +53,9 @@ class Allocation(AllocationBase):
         name: Hashable = None,
         end: End | None = None,
     ) -> Self:
-        """Make the owner of memory that this process allocated or imported or, if `foreign`, that another library
-        allocated. `source` keeps foreign memory alive. Allocations with the same `name` have the same serial number.
+        """Make the object that owns memory. This process has allocated or imported the memory or, if `foreign` is true,
+        another library has allocated it. `source` keeps foreign memory alive. Allocations with the same `name` have the
+        same serial number.
         """
         if end is None:
             end = End(driver.release)

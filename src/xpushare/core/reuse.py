@@ -49,7 +49,7 @@ class Block(Exposure):
             _kept.keep(self, b"", self.nbytes, self.room, (), End(self.give_up))
 
     def wake(self) -> bool:
-        """Take the memory into use again. Returns False if it was released."""
+        """Start using the memory again. Returns False if it has been released."""
         if self.room is None:
             return self.driver.wake()
         item = _kept.take(self)

@@ -95,8 +95,8 @@ class _Known(NamedTuple):
 
 @final
 class Books:
-    """All records of this process. A Python object is looked up by its identity. Any other object is looked up by its
-    kind and a key, which is an address or an export's number.
+    """The records of where this process made and released objects. A Python object is looked up by its identity. Any
+    other object is looked up by its kind and a key, which is an address or an export's number.
     """
 
     def __init__(self) -> None:
@@ -315,8 +315,8 @@ def print_retained() -> int:
 
 
 def misused(layer: str, error: Exception, subject: object) -> None:
-    """Write a message of the layer about the program's misuse of `subject`, for which the caller raises `error`.
-    `declare.misused` calls this function.
+    """Write a message, in the name of the layer `layer`, that the program has misused `subject`. The caller then raises
+    `error`. `declare.misused` calls this function.
     """
     if layer in checks:
         if layer == "lifetime" and subject is not None:

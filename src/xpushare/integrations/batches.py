@@ -146,7 +146,7 @@ class Batches:
         return self._collate_fn
 
     def of(self, loader: Any, to: Any = None) -> Iterator[Any]:
-        """Iterate over one epoch of a DataLoader that was made with `collate_fn` of this object.
+        """Iterate over one epoch of a DataLoader that was made with this object's `collate_fn`.
 
         Args:
             loader: The DataLoader.

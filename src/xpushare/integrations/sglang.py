@@ -92,8 +92,8 @@ def _init(
     original: Callable[..., None], self: Any, named_tensors: Any = None, flattened_tensor: Any = None,
     metadata: Any = None,
 ) -> None:  # fmt: skip
-    """Concatenate the tensors of a new bucket, as SGLang does, but in memory of this package. If no backend supports
-    the device, SGLang's own code does this.
+    """Concatenate the tensors of a new bucket, as SGLang does, but in memory that xpushare allocates. If no backend
+    supports the device, SGLang's own code does this.
     """
     engines = importlib.import_module("xpushare.integrations._engines")
     device = named_tensors[0][1].device if flattened_tensor is None and named_tensors else None

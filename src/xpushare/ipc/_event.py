@@ -61,7 +61,7 @@ def open(
         A new `Event` that shares its state with the exporter's.
 
     Raises:
-        InvalidHandleError: The bytes are not a handle of an event of this user and boot.
+        InvalidHandleError: The bytes are not an event handle that this user has made since the last boot.
         HandleExpiredError: The exporter has withdrawn the handle (`put`), or has exited.
         RouteError: Every route to the exporter's event is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this event.

@@ -60,7 +60,7 @@ def _range_of(obj: Any) -> _core.Range:
 
 
 def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
-    """Open a handle of memory, in any process of this user.
+    """Open a memory handle, in any process of this user.
 
     Repeated opens are cheap. A failed open leaves nothing mapped. (urIPCOpenMemHandleExp)
 
@@ -73,7 +73,7 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
         A new `Memory` over exactly the exported range. Close each returned object separately.
 
     Raises:
-        InvalidHandleError: The bytes are not a handle of memory of this user and boot.
+        InvalidHandleError: The bytes are not a memory handle that this user has made since the last boot.
         HandleExpiredError: The handle was withdrawn (`put`), or the exporter has exited.
         RouteError: Every route to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.

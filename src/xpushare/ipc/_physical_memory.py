@@ -55,7 +55,7 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
         A `PhysicalMemory` over the same pages, which can be exported again.
 
     Raises:
-        InvalidHandleError: The bytes are not a handle of physical memory of this user and boot.
+        InvalidHandleError: The bytes are not a physical memory handle that this user has made since the last boot.
         HandleExpiredError: The handle was withdrawn (`put`), or the exporter has exited.
         RouteError: Every route to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.

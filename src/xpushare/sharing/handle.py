@@ -152,7 +152,9 @@ def _backend(field: bytes) -> str:
 
 
 class Named:
-    """The base of handles that can be looked up by a name. Such a handle follows the name: see `following`."""
+    """The base of handles that can be looked up by a name. If such a handle has expired, the name's current handle
+    takes its place (see `following`).
+    """
 
     __slots__ = ()
 

@@ -293,8 +293,8 @@ def unpublish(name: str) -> None:
 
 
 def _who_has(name: str) -> str:
-    """Return a text that names the process that publishes `name`, which this process does not publish. The text also
-    says how to withdraw the name.
+    """Return a phrase for an error message about a name that this process does not publish. It says which process
+    publishes the name, if any, and how to withdraw the name there.
     """
     holder = _holder_at(names_folder() / name)
     if holder is None:
@@ -474,8 +474,8 @@ def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
 
 
 def _remove_dead(path: Path, *, wait: bool) -> None:
-    """Remove the file unless its publisher lives. Only one process at a time removes a file. Other processes skip it or
-    wait.
+    """Remove the file unless its publisher is still alive. Only one process at a time removes a file. Other processes
+    skip it or wait.
     """
     fd = open_file(path)
     if fd is None or holder_of(fd) is not None:

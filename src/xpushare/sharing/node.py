@@ -35,7 +35,9 @@ class ByName:
         return None if found is None else found()
 
     def add(self, name: Hashable, made: T) -> T:
-        """Return the live allocation with that identity, or register and return `made`."""
+        """Return the live allocation with the identity `name`. If there is none, register `made` under it and return
+        it.
+        """
         own: ref[Any] = ref(made, partial(self._forget, name))
         while (known := self._known.setdefault(name, own)) is not own:
             found: T | None = known()

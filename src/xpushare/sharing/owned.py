@@ -89,7 +89,7 @@ class Owned:
         return cls(fds, export, what.exporter)
 
     def export(self) -> Export:
-        """Return the export as the memory's maker described it, but with this process's descriptors."""
+        """Return the export, as described by the process that allocated the memory, with this process's descriptors."""
         numbers = tuple([fd.number for fd in self.fds])
         if len(numbers) > layout.FDS_INLINE:
             return self._export._replace(on_demand=OnDemand(DUPLICATE, numbers, 0, 0))

@@ -349,7 +349,7 @@ class _Opening(NamedTuple):
 
 
 def _drop_oldest(items: dict[Any, Any]) -> None:
-    """Keep the newest `_RESTING` items. Other threads and finalisers may change the dictionary between the steps."""
+    """Keep the newest `_RESTING` items. Other threads and finalisers may change the dictionary while this runs."""
     if len(items) > _RESTING:
         for key in list(items)[:-_RESTING]:
             items.pop(key, None)

@@ -247,7 +247,9 @@ def _data(fd: int, nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _device(table: int, index: int) -> tuple[str | None, str | None]:
-    """Return the backend and uuid of a device, by the number that entries use for it."""
+    """Return the backend and uuid of the device number `index` in a table of exports. `table` is the table's file
+    descriptor.
+    """
     if not 1 <= index <= layout.DEVICE_COUNT:
         return None, None
     at = layout.TABLE_DEVICES + (index - 1) * layout.DEVICE.size

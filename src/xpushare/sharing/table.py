@@ -150,8 +150,8 @@ class Table:
         return self._entries.new_object()
 
     def prepare(self, kind: str, device: DeviceInfo | Hardware, what: Export, serial: int) -> Template:
-        """Return the data that all exports of an object have in common, as long as `what` stays the same. `serial`
-        comes from `new_object`, or is 0.
+        """Return the data that all exports of an object have in common. It is valid as long as the description of the
+        object, `what`, stays the same. `serial` is a result of `new_object`, or 0 for an event.
         """
         nbytes, exposed_nbytes, fds, inode, payload, on_demand, form, offset = what
         if on_demand is not None:
@@ -255,9 +255,10 @@ class Table:
     def _why_over(self, found: Exported) -> int:
         """Return the reason why an export ends now, or 0 if it does not end yet.
 
-        While a process has the export open, the export stays, since the process may still fetch its descriptors or pass
-        it on. A process that uses up the last open takes a lease first. If it adds the open again, it does so before it
-        ends the lease. So this method checks the reason, then the leases, then the reason again.
+        An export does not end while a process holds a lease of it, since that process may still fetch the descriptors
+        or pass them on. A process takes its lease before it counts down the number of times that the export may still
+        be opened. If it then fails to open the export, it counts up again before it ends the lease. So this method
+        checks the reason, then the leases, then the reason again.
         """
         if not self._reason(found) or self.domain.holders(found.entry):
             return 0
@@ -334,7 +335,9 @@ class Table:
         return self._sweep(_ENDING_TRIES - 1 + count, _PATIENCE - 1 + count)
 
     def sweep(self, everything: bool = False) -> bool:
-        """End all or some expired exports, and return whether there were any. Exports and withdrawals also do that."""
+        """End a few expired exports, or all of them if `everything` is true. Returns whether any have ended or were
+        released. `export` and `withdraw` also end a few.
+        """
         if not self._lingering and not self._ending:
             return False
         with self._lock:
@@ -408,14 +411,14 @@ class Table:
     # --- pickles: their exports outlive the objects, until they were opened or their time is over
 
     def give_open(self, handle: Handle) -> bool:
-        """Allow one more open, because a pickle is made or an open failed. Returns False if the export has ended, since
-        its entry may belong to another export by now.
+        """Let the handle be opened once more, because a pickle was made, or an attempt to open it has failed. Returns
+        False if the export has ended, since its entry may belong to another export by now.
         """
         return self._entries.give_open(fields_of(handle))
 
     def renew(self, handle: Handle, grace: int) -> bool:
-        """Allow one more open of an export that this process has itself imported and is now pickling. Return False if
-        the export has ended.
+        """Let the handle be opened once more, for a pickle of memory that this process has itself imported by the
+        handle. Return False if the export has ended.
         """
         return self._entries.give_open(fields_of(handle), deadline_in(grace))
 

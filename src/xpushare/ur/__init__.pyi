@@ -977,7 +977,7 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList
     """
 
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Enqueue a command that only records when it runs. Its event has these times even if the queue has no profiling. If `blocking` is true, wait until the command is complete.
+    """Enqueue a command that does nothing but record the times at which it runs. Its event has these times even if the queue has no profiling. If `blocking` is true, wait until the command is complete.
 
     Args:
         hQueue: The queue.
@@ -2449,7 +2449,7 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
     """
 
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue: int) -> None:
-    """Set how much freed memory a pool may cache (`RELEASE_THRESHOLD_EXP`), or reset the pool's peak size (`USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, which are equal).
+    """Set how much freed memory a pool may cache (`RELEASE_THRESHOLD_EXP`), or reset the pool's peak size (by `USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, which have the same effect).
 
     The release threshold has no effect, since pools cache no freed memory.
 

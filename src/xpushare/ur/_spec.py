@@ -325,8 +325,8 @@ _HANDLE_KINDS: Final = {cls: kind for kind, cls in HANDLES.items()}
 
 
 def _kind(annotation: Any) -> str:
-    """Return the kind of an argument or a result from its annotation in a body's signature. The module's docstring
-    lists the kinds.
+    """Return the kind of an argument or a result, given its annotation in the signature of the function's body. The
+    module's docstring lists the kinds.
     """
     if annotation is types.NoneType:
         return "None"

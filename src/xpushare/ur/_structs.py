@@ -184,7 +184,7 @@ class QueueNativeProperties:
     """UR's struct `ur_queue_native_properties_t`, an argument of `urQueueCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
-    """Whether the stream is destroyed after the queue."""
+    """Whether the stream is destroyed when the queue is released."""
 
 
 @dataclass
@@ -192,7 +192,7 @@ class EventNativeProperties:
     """UR's struct `ur_event_native_properties_t`, an argument of `urEventCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
-    """Whether the driver's event is destroyed after this one."""
+    """Whether the driver's event is destroyed when this event is released."""
 
 
 @dataclass
@@ -200,7 +200,7 @@ class QueueNativeDesc:
     """UR's struct `ur_queue_native_desc_t`, an argument of `urQueueGetNativeHandle`."""
 
     pNativeData: int = 0
-    """Address of an `int32_t` that receives the driver's kind of stream, or 0."""
+    """The address of an `int32_t` that receives the driver's kind of stream, or 0 if the caller does not need it."""
 
 
 @dataclass

@@ -152,8 +152,8 @@ class Hip(LibraryAdapter[Gpu]):
         return info, HostOrderedQueue(self.queue(info), finish)
 
     def _gpu_of(self, ordinal: int | None) -> Gpu:
-        """Return the device with that ordinal, which another library's object names, or the current device if `ordinal`
-        is None.
+        """Return the device with this ordinal, which comes from another library's object. None means the current
+        device.
         """
         found = self._driver.gpus()
         if ordinal is None:

@@ -118,7 +118,9 @@ class LevelZero(LibraryAdapter[Gpu]):
         return _memory.Adopted(self.memory_engine, self.device(device), doing, fd, nbytes)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """Return the forms of file descriptors that this adapter imports: memfds, as host memory."""
+        """Return the forms of export that this adapter can import from other backends: memfds, if the driver can use
+        host pages, and none as physical memory.
+        """
         registers = not physical and not self.device(device).lacking("host registration")
         return {Form.MEMFD: Same.HOST} if registers else {}
 

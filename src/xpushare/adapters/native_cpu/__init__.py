@@ -192,7 +192,7 @@ def _read_cpu() -> _Cpu:
 
 def _sysfs(name: str) -> int:
     """Return a number from a sysfs file of the first processor. If several files match the pattern (one for each
-    cache), the last file counts. Return 0 if no file matches.
+    cache), the last one is used. Return 0 if no file matches.
     """
     found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
     if not found:

@@ -1,6 +1,4 @@
-"""The OpenCL loader in this process, started at the first use, its devices, and the functions that this adapter
-calls.
-"""
+"""The OpenCL loader of this process (started on first use), its devices, and the functions that this adapter calls."""
 
 from __future__ import annotations
 

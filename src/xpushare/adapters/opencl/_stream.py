@@ -137,8 +137,8 @@ class Stream:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
     def wait_native(self, doing: str, event: Callable[[int], Calls]) -> Calls:
-        """Return the calls that make this queue wait for another library's event. `event` is a function of `Theirs`,
-        which returns them for a queue's handle.
+        """Return the driver calls that make this queue wait for an event of another library's queue. `event` is a
+        function that `Theirs` passes. It takes this queue's handle and returns these calls.
         """
         return event(self.handle)
 

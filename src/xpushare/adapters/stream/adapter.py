@@ -18,7 +18,7 @@ __all__ = ["StreamAdapter"]
 
 
 class StreamAdapter(Adapter):
-    """An adapter of devices that run streams."""
+    """An adapter for devices that run streams."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

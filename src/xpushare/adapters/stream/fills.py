@@ -1,4 +1,4 @@
-"""Pattern fills, made of copies and of fills with patterns of a few lengths."""
+"""Pattern fills, made of copies and of the fills that a device supports. These take patterns of a few lengths only."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["HostStreamAdapter"]
 
 
 class HostStreamAdapter(StreamAdapter):
-    """An adapter of devices that run streams and use the host's memory."""
+    """An adapter for devices that run streams and use the host's memory."""
 
     maps_memfds = False  # memfds arrive as descriptors, and the engine's calls map them
 

@@ -46,7 +46,7 @@ class Listing:
     process is asked.
 
     `ask` starts the child process and returns its answer. `describe` makes a `DeviceInfo` from a device's ordinal and
-    from the result of `listed()` of the driver's device. The child process is asked again if one of the environment
+    from what `listed()` returns for the driver's device. The child process is asked again if one of the environment
     variables named in `variables` has changed.
     """
 

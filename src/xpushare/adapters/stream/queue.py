@@ -443,7 +443,7 @@ class DeviceQueue(DriverQueue):
         return self._native.handed
 
     def wait_native(self, event: Any, keep: object) -> None:
-        """Make work queued later start once another library's event has completed."""
+        """Hold back work that is queued from now on until another library's event has completed."""
         doing = "waiting for an event of another library"
         with self._order, self._stream.current():
             self._check()
@@ -492,7 +492,9 @@ class DeviceQueue(DriverQueue):
         return self._broken is None and self._native.spent
 
     def own(self, slot: Slot) -> None:
-        """Make native code signal this event, the timeline of the queue, from now on. Only this queue signals it."""
+        """From now on, let native code signal the event in `slot` as the timeline of this queue. Only this queue
+        signals the event.
+        """
         address = self._slot_pages.address(self._device, slot)
         with self._state:
             self._timelines.append(slot)
@@ -591,8 +593,8 @@ class DeviceQueue(DriverQueue):
         self._report(place)
 
     def _report(self, place: int) -> None:
-        """Raise the oldest error that has not been raised yet. The stream has finished its work up to the place
-        `place`.
+        """Raise the oldest error that has not been raised yet. The caller has waited until the stream has finished its
+        work up to the place `place`.
         """
         self._sort_waits(True)
         self._notice_refusal()

@@ -20,7 +20,7 @@ __all__ = ["VirtualMemoryAdapter"]
 
 
 class VirtualMemoryAdapter(StreamAdapter):
-    """An adapter of devices that run streams and have virtual memory."""
+    """An adapter for devices that run streams and have virtual memory."""
 
     least_per_fd = 4096  # a segment each, which is a page at least
 

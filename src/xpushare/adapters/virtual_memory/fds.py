@@ -68,8 +68,8 @@ class DriverFds:
         _numbers.release()
 
     def give(self, doing: str, fd: int) -> int:
-        """Return a duplicate of the descriptor for the driver. The number of the duplicate is high. So when the driver
-        closes it, no other code is likely to have a file with that number.
+        """Return a duplicate of the descriptor, for the driver. The duplicate has a high number. If the driver closes
+        that number once more than it should, it is unlikely to close another file.
         """
         limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
         given = duplicate(doing, fd, limit // 2)

@@ -46,7 +46,7 @@ class Vulkan(base.Adapter):
     def name_device(
         self, device_uuid: bytes, driver_uuid: bytes, name: str, kind: Literal["cpu", "gpu", "accelerator"]
     ) -> DeviceInfo:
-        """Return the device with these uuids of VkPhysicalDeviceIDProperties, and list it from now on."""
+        """Return the device that has these uuids in its VkPhysicalDeviceIDProperties, and list it from now on."""
         device, driver = str(uuid.UUID(bytes=device_uuid)), str(uuid.UUID(bytes=driver_uuid))
         with self._lock:
             known = next((each for each in self._devices if each.uuid == device), None)

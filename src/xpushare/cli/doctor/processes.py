@@ -212,7 +212,7 @@ def serve(fd: int, only: str) -> None:
 
 
 class Process:
-    """Starts one of the processes, sends requests to it and receives the answers."""
+    """Starts one of the doctor's test processes, sends requests to it and receives the answers."""
 
     def __init__(self, name: str, only: str, folder: str, timeout: float, fds: tuple[int, ...] = ()) -> None:
         self.name = name

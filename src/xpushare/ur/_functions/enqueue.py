@@ -416,8 +416,8 @@ def urEnqueueUSMFill2D(
     python="`queue.signal(xs.Event(device, enable_profiling=True))`",
 )
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: WaitList) -> Event:
-    """Enqueue a command that only records when it runs. Its event has these times even if the queue has no profiling.
-    If `blocking` is true, wait until the command is complete.
+    """Enqueue a command that does nothing but record the times at which it runs. Its event has these times even if the
+    queue has no profiling. If `blocking` is true, wait until the command is complete.
     """
     event = command(hQueue, Command.TIMESTAMP_RECORDING_EXP, phEventWaitList, profiling=True)
     if blocking:

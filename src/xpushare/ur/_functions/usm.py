@@ -369,8 +369,8 @@ def urUSMPoolGetInfoExp(hPool: USMPool, propName: USMPoolInfo) -> Any:
     "OUT_OF_RESOURCES",
 )
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size) -> None:
-    """Set how much freed memory a pool may cache (`RELEASE_THRESHOLD_EXP`), or reset the pool's peak size
-    (`USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, which are equal).
+    """Set how much freed memory a pool may cache (`RELEASE_THRESHOLD_EXP`), or reset the pool's peak size (by
+    `USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, which have the same effect).
 
     The release threshold has no effect, since pools cache no freed memory.
     """
