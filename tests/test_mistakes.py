@@ -523,6 +523,13 @@ def test_second_writer_is_told_how_to_be_one() -> None:
         reader.send([1, 2, 3])
 
 
+def test_closed_channel_says_so_before_it_looks_at_the_array() -> None:
+    with xs.Channel.create("camera", 3) as writer:
+        pass
+    with pytest.raises(xs.InvalidArgumentError, match="closed"):
+        writer.send([1, 2])
+
+
 def test_handle_says_how_many_arrays_it_has() -> None:
     array = xs.zeros(3)
     for tree, words in (

@@ -538,6 +538,8 @@ def _selected(text: str) -> Device:
             known = adapters.known(backend)
             if not known or not _backend_devices(backend):
                 why = f": {adapters.why_none(backend) if known else 'no adapter for that backend is installed'}"
+            elif len(devices(f"{backend}:*")) < len(_backend_devices(backend)):
+                why = f": ONEAPI_DEVICE_SELECTOR={_said()} hides devices of {backend}"
         raise InvalidArgumentError(f"there is no device {text!r} here{why}. Visible: {_listing()}")
     return found[0]
 

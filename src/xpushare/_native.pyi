@@ -119,8 +119,8 @@ def exchange(one: str | PathLike[str], other: str | PathLike[str], /) -> bool:
     """Swap two files atomically. Returns False if the file system cannot do that. Raises OSError."""
 
 def lock_holder(fd: int, at: int, count: int = 1, /) -> int | None:
-    """Return the pid of a process that holds a lock on one of `count` bytes from `at` on (F_GETLK). 0 means that the
-    pid is not visible from here. None means that no other process holds a lock.
+    """Return the pid of a process that holds a lock on any of the `count` bytes that begin at `at` (F_GETLK). 0 means
+    that the holder is not visible in this pid namespace. None means that no other process holds a lock.
     """
 
 # --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) --------------------------
@@ -732,7 +732,7 @@ class AllocationBase(Resource):
     earlier: dict[Any, Any]
     owned: bool  # an import that can be exported from here; this and the next five can be set
     exposure: Any  # None means that the memory is never reused
-    uses: Any  # a list that can be called, or None: see `Lease`
+    uses: Any  # a list of leases that can be called, or None: see `Lease`
     prepared: Any
     newest: Any
     known_serial: int  # 0 before the first export
@@ -1253,8 +1253,10 @@ class Lease:
     This process counts its leases of an entry. The first one sets the process's bit in the shared memory, and the last
     one clears it.
 
-    If a range's allocation has `uses`, ending the lease makes a *use*: a lease that marks this process as a user of the
-    entry, but not as a holder. The use is appended to `uses`, and then `uses` is called.
+    Work of a device may still use the memory when the lease of an import ends. In this case the allocation has a list
+    `uses` (`xpushare.sharing.kept.Uses`). Ending the lease then makes a *use*: a lease that marks this process as a
+    user of the entry, but not as a holder. The use is appended to the list, and the list is called. The call submits a
+    callback to the device, which ends the use once the work is done.
     """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
@@ -1524,9 +1526,12 @@ class StreamQueue:
         """Return CAPTURED while the adopted queue is being captured, otherwise 0 or the driver's error."""
 
     def idle(self, function: int, unfinished: int, handle: int, scopes: Scopes, /) -> bool | None:
-        """Return whether the queue holds nothing and has no work. `int function(uint64 handle)` returns 0 if there is
-        no work, and `unfinished` if there is some. Return None if the function, `check` or the scope around both fails.
-        The caller then makes these calls one by one.
+        """Return whether the queue holds back no operation, and the driver reports no unfinished work. This calls
+        `check`, and then the driver's `int function(uint64 handle)`, which returns 0 if all work is done and
+        `unfinished` if it is not. Both calls are made inside one scope of `scopes`.
+
+        Return None if one of the calls fails, or if entering or leaving the scope fails. The caller then repeats the
+        calls one by one to find the error.
         """
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
@@ -1564,7 +1569,8 @@ class StreamQueue:
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         """Queue other work as calls of driver functions. Each call is `(address of the function, argument, ...)`. They
-        are made in order, until one fails. Some of the calls may be marks, which show when earlier work has finished.
+        are made in order, until one fails. Some of the calls may be marks: commands such as cuEventRecord, whose
+        completion shows that earlier work has finished.
 
         Returns the place in the queue and 0, or the number of the call that failed and its code. The calls are held
         while anything is held. The memory behind their arguments must stay valid until the driver has received the call
@@ -1589,7 +1595,7 @@ class StreamQueue:
 
     @property
     def place(self) -> int:
-        """The place of the newest operation in the queue."""
+        """The place of the newest operation in the queue: a number that grows with each operation."""
 
     def unsure(self, more: bool) -> None:
         """With True, record that later work waits for something that this module does not manage, such as another
@@ -1599,9 +1605,8 @@ class StreamQueue:
 
     @property
     def handed(self) -> int:
-        """The place of the last operation that the driver has received, or that was dropped after a failure
-        (`failure`). A mark, by which `submit` shows that earlier work has finished, has no meaning until the driver has
-        received it.
+        """The place of the last operation that the driver has received, or that was dropped after a failure (see
+        `failure`). Do not query a mark (see `submit`) before the driver has received it.
         """
 
     @property
@@ -1880,7 +1885,7 @@ class ChannelEnd:
     def write(self) -> int: ...
     def reads(self, slot: int, /) -> list[tuple[int, int]]:
         """Return the signals that must complete before the slot can be written, as (member, point) pairs. Until then,
-        readers' devices use the slot.
+        readers' devices may still use the slot.
         """
 
     def since(self, member: int, /) -> int:

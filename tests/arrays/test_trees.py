@@ -280,7 +280,7 @@ def test_what_is_no_tree() -> None:
         ({True: good}, "keys"),
         ({None: good}, "keys"),
         ({2**63: good}, "keys"),
-        ([2**63, good], "64 bits"),
+        ([2**63, good], r"64 bits: from -\(2\*\*63\) to 2\*\*63 - 1"),
         ([{1, 2}, good], "set"),
         ([object(), good], "object"),
         ([np.array([object()])], "Python objects"),

@@ -163,6 +163,15 @@ def test_a_selector_names_the_first_device(selector: str, monkeypatch: pytest.Mo
     assert xs.Device(selector) == xs.devices(selector)[0]
 
 
+def test_the_variable_that_hides_a_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*")
+    with pytest.raises(xs.InvalidArgumentError, match=r"ONEAPI_DEVICE_SELECTOR=mock:\* hides devices of native_cpu"):
+        xs.Device("native_cpu:0")
+    monkeypatch.delenv("ONEAPI_DEVICE_SELECTOR")
+    with pytest.raises(xs.InvalidArgumentError, match=r"no device 'native_cpu:7' here\. Visible"):
+        xs.Device("native_cpu:7")
+
+
 @pytest.mark.parametrize("name", [None, 0, b"native_cpu:0", 1.5, ["native_cpu:0"]])
 def test_what_names_no_device(name: Any) -> None:
     for call in (xs.Device, lambda name: xs.malloc_device(1, name) if name is not None else xs.Device(name)):

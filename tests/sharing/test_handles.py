@@ -252,6 +252,11 @@ def test_every_flipped_bit_is_refused_by_another_process(handle: Handle, peer: C
     assert peer.call(attempt, bytes(handle)) == []
 
 
+def test_a_text_as_bytes_is_refused_with_advice(handle: Handle) -> None:
+    with pytest.raises(xs.InvalidHandleError, match="passed as a str"):
+        Handle(str(handle).encode())
+
+
 def test_every_other_text_is_refused(handle: Handle) -> None:
     text = str(handle)
     alphabet = string.ascii_letters + string.digits + "-_"

@@ -65,7 +65,7 @@ class _Walk:
             return x
         if kind is int:
             if not _is_int64(x):
-                raise InvalidArgumentError(f"integers of a tree have 64 bits, not {x.bit_length()}")
+                raise InvalidArgumentError("the integers of a tree have 64 bits: from -(2**63) to 2**63 - 1")
             return ["i", x]
         if not isinstance(x, dict | list | tuple):
             if isinstance(x, self._scalar):

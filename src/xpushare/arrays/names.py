@@ -655,8 +655,9 @@ class Watch(Awaitable, Generic[Item]):
         return version
 
     def _newest(self) -> Handle | ArrayHandle[Any] | None:
-        """Return the newest version of the name, and mark it as seen. If it is replaced before the caller opens it,
-        opening the result opens the newer version, which is then marked as seen, too.
+        """Return the newest version of the name, and mark it as seen. Return None if the name is not published. If a
+        newer version replaces the result before the caller opens it, opening the result yields the newer version, and
+        marks that one as seen, too.
         """
         publishers: list[_Publisher] | None = [] if self._lost else None
         with naming.lock:

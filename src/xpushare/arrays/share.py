@@ -215,7 +215,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
 
 @final
 class Placed:
-    """Arrays with complete content, for another process such as the keeper to export."""
+    """Arrays whose content has been written completely, so that another process (the keeper) can export them."""
 
     __slots__ = ("_placing", "ranges")
 

@@ -232,7 +232,7 @@ def event(settings: Settings) -> list[Row]:
 
 def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, float]:
     """Wait without a signal. Return the CPU time of the waiting thread and of the whole process, in microseconds. The
-    process includes the background threads of xpushare.
+    process's time includes that of xpushare's background threads.
     """
     import resource
 

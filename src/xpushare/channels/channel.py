@@ -347,11 +347,20 @@ class Channel(Advised, Awaitable):
         """
         end = self._end
         any_shape = end.geometry.dtype is None
-        content = laid_out(array_or_tree, end.geometry.numbers[0]) if any_shape else prepared(end, array_or_tree)
+        try:
+            content = laid_out(array_or_tree, end.geometry.numbers[0]) if any_shape else prepared(end, array_or_tree)
+        except InvalidArgumentError:
+            self._become_writer()  # an object that cannot send at all says that instead
+            raise
         with self.loan(timeout) as frame:
             (fill_tree if any_shape else fill)(frame, content)
             frame.meta = meta
         return frame.seq
+
+    def _become_writer(self) -> None:
+        end = self._use()
+        if end.write() == _native.CHANNEL_NO_WRITER:
+            raise too_many_writers(self.name, end.geometry.numbers[3])
 
     def finish(self) -> None:
         """Announce that this writer sends no more frames.

@@ -76,7 +76,7 @@ def _bytes(text: str) -> int:
 
 
 def age(passed: int | None) -> str:
-    """Format a time in seconds for people."""
+    """Format a time in seconds for display."""
     if passed is None:
         return "?"
     for length, unit in _TIMES:

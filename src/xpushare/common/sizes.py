@@ -10,7 +10,7 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def readable(nbytes: int) -> str:
-    """Return a size with its largest binary unit: `80 bytes`, `4 KiB`, `1.5 GiB`."""
+    """Format a size in the largest binary unit that fits: `80 bytes`, `4 KiB`, `1.5 GiB`."""
     step = min(max(nbytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     return f"{nbytes / (1 << 10 * step):.1f}".removesuffix(".0") + f" {_UNITS[step]}"
 

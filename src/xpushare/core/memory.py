@@ -97,6 +97,11 @@ class Range(RangeBase):
         """
         return self.allocation.hold(self)
 
+    @property
+    def views_read_only(self) -> bool:
+        """Whether views of these bytes are read-only: an allocation or import is, or a mapping of a virtual range."""
+        return self.allocation.is_read_only(self)
+
 
 _native.register(Range=Range)
 
@@ -117,6 +122,9 @@ class HostBytes:
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         return piece, piece.read_only
+
+    def is_read_only(self, piece: Any) -> bool:
+        return bool(piece.read_only)
 
 
 def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> Range | None:

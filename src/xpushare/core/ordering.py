@@ -46,8 +46,8 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
 
 
 _lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work]]] = {}
-"""Devices, and their queues over streams that never end. A key consists of the device's id, and of the array's type and
-the `number` that `current_work` got.
+"""A cache of `current_work` for streams that live as long as the process. It maps the id of the device, the type of the
+array and the stream's `number` to the device and to its queue over the stream.
 """
 os.register_at_fork(after_in_child=_lasting.clear)  # the parent's queues have no threads here
 

@@ -250,6 +250,11 @@ class Reserved(Resource):
             pin = Pin(piece, found, self.lock)
             return pin, any(mapped.access == "r" for mapped in found)
 
+    def is_read_only(self, piece: Any) -> bool:
+        """Whether a mapping under the piece is read-only."""
+        with self.lock:
+            return any(mapped.access == "r" for mapped in self.overlapping(piece.offset, piece.nbytes))
+
 
 def _give_back(driver: DriverRange, mapped: list[Mapped]) -> None:
     for each in mapped:

@@ -103,6 +103,10 @@ class Allocation(AllocationBase):
         """
         return piece, piece.read_only
 
+    def is_read_only(self, piece: Any) -> bool:
+        """Whether views of this piece are read-only."""
+        return bool(piece.read_only)
+
 
 class Pinned:
     """Counts the live pins of a mapping, and how many of them belong to queue operations. The range's lock guards both

@@ -76,8 +76,8 @@ class BucketSender:
                 raise RuntimeError(f"the worker failed to update its weights: {answer.meta}")
 
     def _connect(self) -> xs.Channel:
-        """Wait for the worker, and return the channel of its answers. The worker creates this channel after it has
-        opened the channel of buckets.
+        """Wait for the worker, and return the channel for its answers. The worker creates it after opening the channel
+        that carries the buckets.
         """
         if self._answers is None:
             self._answers = xs.Channel.open(_answers_of(self._name), timeout=self._timeout)

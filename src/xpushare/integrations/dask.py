@@ -255,8 +255,8 @@ def _started(pid: int) -> int | None:
 
 
 def _whereabouts() -> dict[str, Any]:
-    """Return the facts that decide whether two processes can open each other's handles. These are a hash of the key and
-    the boot id, and the namespaces.
+    """Return the facts that decide whether two processes can open each other's handles. These are one hash over the
+    key and the boot id, and the ids of the namespaces.
     """
     return {
         "key": keyed_hash(b"xpushare.integrations.dask" + identity.boot_id()),

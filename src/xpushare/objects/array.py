@@ -149,7 +149,7 @@ class Memory(BufferBase, Exportable[Range]):
     @property
     def read_only(self) -> bool:
         """Whether views of the memory are read-only."""
-        return use(self).read_only
+        return use(self).views_read_only
 
     def close(self) -> None:
         """End this object's use of the memory. Idempotent. Views, arrays and slices stay valid.
@@ -254,7 +254,7 @@ class Memory(BufferBase, Exportable[Range]):
         if found is None or why:
             return f"<Memory {why}>"
         how = "imported " if found.handle is not None else ""
-        access = " read-only" if found.read_only else ""
+        access = " read-only" if found.views_read_only else ""
         return f"<Memory {how}{found.nbytes} bytes{access} at {found.address:#x} on {found.device}>"
 
     def _forwarded(self, found: Range) -> Handle | None:
@@ -403,7 +403,7 @@ class SharedArray(ArrayState, Holder[Range]):
     @property
     def read_only(self) -> bool:
         """Whether views of the memory are read-only."""
-        return use(self).read_only
+        return use(self).views_read_only
 
     @property
     def is_imported(self) -> bool:
@@ -483,7 +483,7 @@ class SharedArray(ArrayState, Holder[Range]):
         dl_device: tuple[int, int] | None = _LEFT_OUT,
         copy: bool | None = _LEFT_OUT,
     ) -> Any:
-        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and use(self).read_only:
+        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and use(self).views_read_only:
             _warn_torch()
         if dl_device is not None and dl_device is not _LEFT_OUT:
             here = self.__dlpack_device__()
@@ -634,7 +634,8 @@ class SharedArray(ArrayState, Holder[Range]):
             return html.facts("SharedArray", {"state": why})
         said = {
             "shape": self.shape, "dtype": self.dtype, "size": readable(self.nbytes), "device": found.device,
-            "imported": "yes" if found.handle is not None else None, "read-only": "yes" if found.read_only else None,
+            "imported": "yes" if found.handle is not None else None,
+            "read-only": "yes" if found.views_read_only else None,
         }  # fmt: skip
         return html.facts("SharedArray", said)
 
@@ -647,7 +648,7 @@ class SharedArray(ArrayState, Holder[Range]):
         if found is None or why:
             return f"<SharedArray {why}>"
         how = "imported " if found.handle is not None else ""
-        access = " read-only" if found.read_only else ""
+        access = " read-only" if found.views_read_only else ""
         return f"<SharedArray {how}{array_shape(self)} {array_dtype(self)}{access} on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:

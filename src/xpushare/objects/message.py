@@ -98,7 +98,7 @@ def text_of(dtypes: Sequence[Any], tree: Any) -> bytes:
 
 def content_of(message: MessageState) -> Content:
     """Return the content of a message. Raises `InvalidHandleError` if an array does not lie inside its memory, or if
-    the text does not describe dtypes and a tree.
+    the message's text does not describe dtypes and a tree.
     """
     text = message_text(message)
     found = _contents.get(text)

@@ -479,5 +479,5 @@ def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
 
 
 def is_growable(addresses: VirtualRange) -> bool:
-    """Return whether an open range is growable or follows a growable range."""
+    """Return whether a range, which must not be closed, is growable or is a follower of a growable range."""
     return addresses._growth is not None  # pyright: ignore[reportPrivateUsage]

@@ -364,6 +364,8 @@ def _why_bad(raw: bytes) -> str:
     """Return the reason why `Seal.read` rejects these bytes."""
     if raw.startswith((MAGICS["message"], CHANNEL_MAGIC)):
         return OF_ARRAY if raw.startswith(MAGICS["message"]) else OF_CHANNEL
+    if raw.startswith(base64.b64encode(MAGIC)[:10]):
+        return "these bytes are the text of a handle: decode them, since a text is passed as a str"
     if len(raw) != Handle.NBYTES:
         return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
     fields = Fields(raw)

@@ -266,7 +266,7 @@ def taken_over(name: str) -> None:
 
 
 def taken_back(name: str) -> None:
-    """Restore the file of a name after handing the name over to another process has failed."""
+    """Restore the file of a name after a failed attempt to hand the name over to another process."""
     with lock:
         own = names.get(name)
         if own is not None and not own.published():

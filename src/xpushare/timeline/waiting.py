@@ -44,7 +44,7 @@ def _dispatch() -> None:
 
 def _look() -> bool:
     """Return whether waiters can still be notified. If they cannot, wake all waiters. Each waiter then raises the error
-    for an object that cannot be used.
+    that explains why its event can no longer be used.
     """
     with _lock:
         waiters = list(_waiters.values())

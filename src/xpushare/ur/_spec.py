@@ -171,7 +171,7 @@ class Function:
     notes: str
     args: tuple[Arg, ...]
     unchecked: frozenset[str]
-    """Mandatory parameters of C, including outputs, that UR does not check for null."""
+    """Mandatory parameters of the C function, including outputs, that UR does not check for null."""
     returns: str
     """Kind of the result, or `None`."""
     errors: tuple[Error, ...]

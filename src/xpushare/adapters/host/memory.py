@@ -4,11 +4,19 @@ that the adapter `mock` can make the call fail.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
 from xpushare.common import system
-from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError, from_os_error
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    XpuShareError,
+    from_os_error,
+)
 from xpushare.common.fds import OwnedFd
 
 __all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "check_imported", "memfd_of", "page_of_memfd", "pages"]
@@ -198,7 +206,12 @@ class HostRange(DriverRange):
         self._calls = calls
         # The kernel aligns to pages; room for more is reserved with it, and skipped.
         room = 0 if address else granularity - system.page_nbytes()
-        self._reservation: system.Reservation | None = calls.checked(doing, "Reservation", nbytes + room, address)
+        try:
+            self._reservation: system.Reservation | None = calls.checked(doing, "Reservation", nbytes + room, address)
+        except DeviceError as error:
+            if error.native != errno.EEXIST:
+                raise
+            raise InvalidArgumentError(f"{doing}: these addresses are taken") from error
         assert self._reservation is not None
         self._skip = -self._reservation.address % granularity if room else 0
         self.address = self._reservation.address + self._skip

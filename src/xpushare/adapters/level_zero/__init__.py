@@ -1,6 +1,7 @@
-"""`level_zero`: Intel GPUs through the Level Zero loader (`libze_loader.so.1`), by ctypes; no compiled code.
+"""`level_zero`: Intel GPUs through the Level Zero loader (`libze_loader.so.1`). The loader is
+called through ctypes, without compiled code.
 
-Device memory is exported by file descriptor. Host memory is memfds that the driver uses in place. Events are words in
-pages of memfds, which our in-order lists write and wait for. docs/backends/level_zero.md describes behaviour of the
-drivers that the specification does not define.
+Device memory is exported as a file descriptor. Host memory consists of memfds that the driver uses in place. Events are
+words in pages of memfds, which in-order command lists write and wait on. docs/backends/level_zero.md describes how
+drivers behave where the specification is silent.
 """

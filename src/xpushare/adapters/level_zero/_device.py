@@ -241,8 +241,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def _ticks_per_second(self) -> int:
-        """The clock's frequency. A value far below a million comes from a driver older than API 1.2, which reports
-        nanoseconds.
+        """The clock's frequency in Hz, as the driver reports it. A driver older than API 1.2 reports the nanoseconds
+        per tick instead, so a value far below a million is not a frequency.
         """
         found = ze.ze_device_properties_t()
         found.stype = n.DEVICE_PROPERTIES_1_2

@@ -252,7 +252,7 @@ class Teardown(_Worker):
         return True
 
     def _pass_held(self) -> None:
-        """Wait until all operations that queues hold back now have been passed to the driver."""
+        """Wait until the driver has received every operation that a queue holds back at this moment."""
         places = [(queue, queue.place) for queue in self._queues()]
         while any(queue.handed() < place for queue, place in places):
             time.sleep(_NAP_MAX)

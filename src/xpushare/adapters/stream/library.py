@@ -1,4 +1,4 @@
-"""Drivers whose functions are called by ctypes and return a code."""
+"""Drivers whose functions are called through ctypes and return a code."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def tell(driver: LibraryDriver[Any]) -> None:
 
 
 def trying(uuid: str) -> None:
-    """Print, in the child process, the name of the device that is tested next."""
+    """Print, in the child process, the uuid of the device that is about to be tested."""
     os.write(2, f"{_MARK}{uuid}\n".encode())  # one call, so that output of the driver's threads cannot split the line
 
 

@@ -118,8 +118,7 @@ class CountedMemory(abc.ABC):
     def _again(self, doing: str, pages: Pages) -> Pages:
         """Import this process's own pages once more, for a mapping at another address, and return the new import, which
         the caller uses instead of `pages`. The driver may use one kernel handle for the import and the original, and
-        close the handle when either of the two is destroyed first. So the import is kept as long as the original, and
-        reused.
+        close it as soon as one of them is destroyed. So the import is kept as long as the original, and is reused.
         """
         with _counting:
             if pages.idle:

@@ -1,4 +1,4 @@
-"""Lists devices and reports what they support, for all vendors whose drivers are called by ctypes."""
+"""Lists devices and reports what they support, for all vendors whose drivers are called through ctypes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ G = TypeVar("G", bound=VirtualMemory)
 
 
 class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
-    """An adapter whose driver is a library called by ctypes. Until this process starts the library, a child process
-    lists the devices.
+    """An adapter whose driver is a library called through ctypes. Until this process starts the library, a child
+    process lists the devices.
     """
 
     maps_memfds = False  # the driver has to know their pages

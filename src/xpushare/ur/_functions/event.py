@@ -230,10 +230,10 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     python="`await event`",
 )
 def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: EventCallback, pUserData: UserData) -> None:
-    """Register a callback for the moment when the command of an event reaches the state `execStatus`.
+    """Register a callback that is called when the command of an event reaches the state `execStatus`.
 
-    One thread makes all these calls, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the
-    call. The callback is also called if the command fails, so it should query the state of the event. The state
+    A single thread makes all callbacks, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the
+    callback. The callback is also made if the command fails, so it should query the state of the event. The state
     `RUNNING` is reported only when the command is complete.
     """
     opened = use(hEvent.shared)

@@ -1,5 +1,5 @@
-"""The path of the library that Unified Runtime's own loader loads for C programs, and the Python interpreter that this
-library will start.
+"""The paths of two files: the library that Unified Runtime's own loader loads for C programs, and the Python
+interpreter that the library will start.
 
 `libur_adapter_xpushare.so` (src/native/ur_adapter) answers the loader's calls with the functions of `xpushare.ur`.
 `_tables` generates the library's dispatch tables from the declarations of these functions. `_bridge` answers the calls

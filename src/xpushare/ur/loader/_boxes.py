@@ -261,8 +261,8 @@ class Boxes:
         return STALE if handle in self._seen and self._released(handle) else found
 
     def _released(self, handle: int) -> bool:
-        """Return whether the program has released its last reference of the handle. Always return False in a thread
-        that carries out earlier commands of the program, since these may still use the handle.
+        """Return whether the program has released its last reference to the handle's object. Always return False in a
+        thread that carries out earlier commands of the program, since these may still use the handle.
         """
         return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
 
