@@ -332,8 +332,8 @@ class Event(Counted):
     """The queue of a command that was lost, until the program has learned of the loss from this event."""
     profile: Profile | None
     started: Profile | None
-    """The times of the marker that was enqueued before the command. None if the command does no work, or if the queue has
-    no profiling.
+    """The times of the marker that was enqueued before the command. It is None if the command does no work, or if the
+    queue has no profiling.
     """
     native: tuple[int, int, object] | None
     """The handle of a driver event that the program passed in or received, the number of the signal to which it
