@@ -521,8 +521,8 @@ class Imports:
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
-        """Store how to open every handle of this handle's device, unless the caller requests another device: by
-        `opener`, whose number is `number`, on `device` and in `context`.
+        """Store that `opener` opens the handles of this handle's device, on `device` and in `context`, unless the
+        caller requests another device. `number` is the opener's number in the keys of imports (see `Fields.key`).
         """
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
@@ -977,15 +977,15 @@ class Leaves:
         self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
         kind: int, /
     ) -> None:  # fmt: skip
-        """Assign the array with that index to a range of an allocation. `first` is the offset of its first element in
-        the range, in bytes.
+        """Record that the array with that index lies in `range`, a range of an allocation. `first` is the offset of its
+        first element in the range, in bytes. `kind` is the number of the array's kind.
         """
 
     def groups(self, events: dict[int, int] = {}, event: int = -1, whole: bool = False, /) -> list[Any]:
         """Return the ranges to export: in each allocation, one range for the read-only arrays and one for the writable
         arrays. A range is the bytes that its arrays span or, with `whole`, the whole allocation. `events` maps the
-        number of a kind of arrays to the index of the event that orders these arrays (-1 for none). `event` is the
-        index for the kinds that `events` does not contain.
+        number of a kind (see `put`) to the index of the event that orders its arrays, or to -1 if none does. `event` is
+        the index for all other kinds.
         """
 
     def seal(
@@ -1383,8 +1383,8 @@ class Slot:
         """
 
     def detach(self) -> None:
-        """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped.
-        Signals that this process still has to complete stay pending. Idempotent.
+        """Detach from the event. Waits of other threads end with ValueError, the tokens of `notify` become due, and
+        guards (see `guard`) end. Signals that this process has submitted but not completed stay pending. Idempotent.
         """
 
 # --- scopes -----------------------------------------------------------------------------------------------------------
@@ -1538,9 +1538,10 @@ class StreamQueue:
         """Make later work wait until the point is done or lost. If the point is done or lost already, nothing is
         queued.
 
-        If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost later, all signals
-        that were queued after this call are lost, too, before the device continues. Signals that are queued later are
-        also lost, until `told` is called. `Slot.released` reports each lost wait once, even if the device did not wait.
+        If the device has to wait, this calls `Slot.guard`, whose ValueError is passed on. If the point is lost later,
+        all signals that were queued after this call are lost, too, before the device continues. So are signals that are
+        queued afterwards, until `told` is called. `Slot.released` reports each lost wait once, even if the device did
+        not wait.
         """
 
     def lost(self, slot: Slot) -> None:
@@ -1917,7 +1918,7 @@ class HeldBase:
 def held_end(held: HeldBase, /) -> Any: ...
 def held_slot(held: HeldBase, /) -> int: ...
 def held_made(held: HeldBase, /) -> Any:
-    """Return the array over the slot, or None."""
+    """Return the array that was made over the slot (see `set_held_made`), or None if there is none yet."""
 
 def set_held_made(held: HeldBase, made: object, /) -> None: ...
 def held_order(held: HeldBase, /) -> Any:

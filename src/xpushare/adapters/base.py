@@ -546,8 +546,8 @@ class Adapter(abc.ABC):
         """Return the allocation of another library that contains `address`, or None if this adapter's driver does not
         know it.
 
-        If `nbytes` is given, the result covers only those adjacent allocations that contain the `nbytes` bytes from
-        `address`.
+        If `nbytes` is given, the bytes from `address` on may lie in several adjacent allocations. The result then
+        covers exactly these allocations.
 
         If the driver knows the allocation but it cannot be shared, `FeatureNotSupportedError` names the allocator, and
         the setting that would help.

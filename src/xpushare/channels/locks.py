@@ -93,8 +93,8 @@ class Lock(_native.LockMember, _Shared):
     Waiters get it roughly in the order of their calls. A lock does not order work on a device. Use an `Event` for that.
 
     Args:
-        name (str | None): 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. An object with the
-            name None reaches other processes by its pickle only.
+        name (str | None): 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. With None, the lock
+            can be passed to other processes only by pickling.
         label (str | None): The name of this object in `ls`.
 
     Raises:
@@ -174,8 +174,8 @@ class Atomic(_native.AtomicMember, _Shared):
 
     Args:
         initial (int): The initial value, which is used only if the number does not exist yet.
-        name (str | None): 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. An object with the
-            name None reaches other processes by its pickle only.
+        name (str | None): 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. With None, the
+            number can be passed to other processes only by pickling.
 
     Raises:
         InvalidArgumentError: The name is invalid, or `initial` is not a signed 64-bit number.

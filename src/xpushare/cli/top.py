@@ -242,7 +242,7 @@ class _Screen:
 
 
 def _has(line: tuple[Any, ...], text: str) -> bool:
-    """Return whether the line contains the text. Upper and lower case are equal."""
+    """Return whether the line contains the text, ignoring case."""
     return text.lower() in " ".join(map(str, line)).lower()
 
 

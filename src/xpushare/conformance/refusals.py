@@ -1,5 +1,5 @@
-"""Check that a device that lacks an aspect refuses to do what the aspect stands for. A table has a call for each
-aspect, and the error that the call must raise.
+"""Check that a device without an aspect refuses the calls that need it. A table has a call for each aspect, and the
+error that the call must raise.
 """
 
 from __future__ import annotations

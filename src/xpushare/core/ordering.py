@@ -161,7 +161,7 @@ class Order:
         return self._event.timeline.slot.state(self._point) == DONE
 
     def before(self, work: Work) -> None:
-        """Make work queued on `work` from now on wait, on the device, until the content is complete."""
+        """From now on, work that is queued on `work` waits, on the device, until the content is complete."""
         queues.wait(work, self._event, self._point)
 
     def before_host(self) -> None:

@@ -472,8 +472,9 @@ def _table() -> dict[type, Reduction]:
 
 
 def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]], opens: int = 1) -> None:
-    """Register a reduction for each type. The function that `reductions` has for a type gets the previous reduction, or
-    None if there was none, and returns the new one. Each pickle can be opened `opens` times. Idempotent.
+    """Register a reduction for each type. `reductions` maps each type to a function, which is called with the type's
+    previous reduction, or None if there was none, and returns the new one. Each pickle can be opened `opens` times.
+    Idempotent.
     """
     count = opens_argument(opens)
     with _lock:

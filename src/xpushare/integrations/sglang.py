@@ -142,7 +142,9 @@ async def _update_weights(
 
 
 def _listed(token: bytes, number: int, raw: bytes) -> Any:
-    """Return a tensor of a received list. Unread tensors of an earlier list, whose update failed, are dropped."""
+    """Return tensor `number` of the received list `token`. `raw` holds the whole list, and comes only with the first
+    tensor. Unread tensors of an earlier list, whose update failed, are dropped.
+    """
     if raw and number not in _open.get(token, ()):
         found = importlib.import_module(_UTILS).MultiprocessingSerializer.deserialize(raw)
         _open.clear()

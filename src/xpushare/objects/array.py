@@ -685,7 +685,9 @@ class SharedArray(ArrayState, Holder[Range]):
         return _sealed(handle, covered, array_dtype(self), array_shape(self), array_strides(self), first, order)
 
     def _received(self, found: Range, handle: Handle) -> bytes:
-        """Return the bytes of a message that carries `handle`, from which the array was opened."""
+        """Return the message, as bytes, that passes this array on under `handle`, the handle that it was opened from.
+        This is the received message if that was the message of one array, otherwise a new one.
+        """
         message: ArrayHandle | None = array_message(self)
         if message is not None and not is_tree(message):
             return bytes(message)

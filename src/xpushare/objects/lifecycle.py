@@ -197,8 +197,8 @@ CLOSED: Final = (
 
 
 def use(thing: Holder[S]) -> S:
-    """Return the object behind an open object. Raises `InvalidArgumentError` if it is closed, or `ForkError` in a
-    forked child of the process that made the object.
+    """Return the internal object that an open public object holds. Raises `InvalidArgumentError` if it is closed, or
+    `ForkError` in a forked child of the process that made the object.
     """
     found: S | None = usable(thing)
     if found is None:

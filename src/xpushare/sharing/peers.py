@@ -328,8 +328,8 @@ class Peer(PeerTable):
 
 @final
 class Turn(_RLock):  # type: ignore[misc]
-    """A lock that lets one thread at a time make an object. The lock is re-entrant, so a signal handler may make the
-    object in the thread that it interrupted. That thread then finds the handler's object.
+    """A lock under which only one thread at a time makes a given object. The lock is re-entrant: a signal handler may
+    make the object while the thread that it interrupted is about to. The interrupted code then uses that object.
     """
 
     keys: frozenset[Hashable] = frozenset()  # of the objects that are made together

@@ -389,8 +389,8 @@ class Table:
         del gone, ended  # released outside the lock
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
-        """Withdraw a handle, and return the export that this ends. Return None if the export had ended before. Return
-        True instead for the first `put` of a freed object. The caller holds the lock.
+        """Withdraw a handle, and return the export that this ends. If the export had ended before, return None, or
+        True if this is the first `put` of an object that was freed. The caller holds the lock.
         """
         fields = fields_of(handle)
         found = self._entries.find(fields)

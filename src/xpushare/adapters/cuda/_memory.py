@@ -231,8 +231,8 @@ class _ForeignLegacy(_ForeignMemory):
 
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
-        """Ask the driver for the handles of several allocations on one device. Returns the code of the call that
-        failed, or 0.
+        """Ask the driver for the handles of several allocations on one device, and store them in these objects. Returns
+        the code of the call that failed, or 0.
         """
         gpu = found[0].gpu
         into = bytearray(_HANDLE_NBYTES * len(found))

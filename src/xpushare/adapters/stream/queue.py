@@ -474,8 +474,8 @@ class DeviceQueue(DriverQueue):
 
     @property
     def works_natively(self) -> bool:
-        """Return whether native code may queue commands without Python. The signal of each such command belongs to a
-        timeline (an event) that only this queue signals.
+        """Return whether native code may queue commands without Python. Each such command signals an event that no
+        other queue signals.
         """
         return self._stream.calls.native.works and not self._adopted and self._stream.around_calls is None
 

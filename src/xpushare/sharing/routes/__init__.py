@@ -54,14 +54,14 @@ def _refused(handle: Handle, reasons: list[str]) -> RouteError:
 
 
 def meet(handle: Handle) -> Met | None:
-    """Attach to the exporter of `handle` by the first route's fast path. Returns None if the fast path is blocked.
-    `attach` then raises the reason.
+    """Attach to the exporter of `handle` by the first route's fast path. Returns None if the fast path is blocked. The
+    caller then calls `attach`, which tries every route.
     """
     return routes()[0].meet(handle)
 
 
 def attach(handle: Handle) -> Attachment:
-    """Attach to the exporter of `handle`. Raises `RouteError` if every route is blocked."""
+    """Attach to the exporter of `handle` by the first route that works. Raises `RouteError` if all are blocked."""
     reasons: list[str] = []
     for route in routes():
         try:

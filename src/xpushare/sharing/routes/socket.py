@@ -93,9 +93,9 @@ class _Line:
         self.close()
 
     def ask(self, op: int, wanted: list[tuple[Fields, int]]) -> tuple[list[tuple[int, int, int]], list[OwnedFd]]:
-        """Send one request for the descriptors of each entry, from the given index on. The answer may cover only the
-        first entries. Returns a tuple for each of these: the status, the number of descriptors received, and the number
-        that the entry has. Also returns all received descriptors.
+        """Ask, in one request, for the descriptors of all entries in `wanted`, of each from its given index on. The
+        answer may cover only the first entries. Returns a tuple for each of these: the status, the number of
+        descriptors received, and the total number of the entry's descriptors. Also returns all received descriptors.
         """
         connections = 0
         while True:
