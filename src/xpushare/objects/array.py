@@ -483,7 +483,7 @@ class SharedArray(ArrayState, Holder[Range]):
         dl_device: tuple[int, int] | None = _LEFT_OUT,
         copy: bool | None = _LEFT_OUT,
     ) -> Any:
-        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and use(self).views_read_only:
+        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and use(self).read_only:
             _warn_torch()
         if dl_device is not None and dl_device is not _LEFT_OUT:
             here = self.__dlpack_device__()
