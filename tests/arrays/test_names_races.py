@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import xpushare as xs
-from xpushare.sharing import identity
+from harness import Child, wait_until
+from xpushare.sharing import identity, naming
 
 
 def test_a_file_that_its_maker_removes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +29,54 @@ def test_a_file_that_its_maker_removes_meanwhile(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "stat", stat_then_gone)
     assert xs.published() == {}
     assert not temporary.exists()
+
+
+def steal(name: str) -> None:
+    """Replace the file of a name that another process has published, as the keeper does when it takes the name over."""
+    with naming.lock:
+        new = naming.Published(naming.names_folder() / name, lambda _handle: None)
+        naming._claim(new, True)
+
+
+def lookup_slowly(name: str, looked: Path, go: Path) -> bool:
+    """Pause between the look at a dead publisher's file and its removal."""
+    unlink = os.unlink
+
+    def unlink_later(path: Any, **options: Any) -> None:
+        if Path(path).name == name:
+            looked.touch()
+            wait_until(go.exists)
+        unlink(path, **options)
+
+    os.unlink = unlink_later  # type: ignore[assignment]
+    try:
+        xs.lookup(name, timeout=30)
+    finally:
+        os.unlink = unlink
+    return True
+
+
+def test_a_name_taken_back_from_a_dead_process_stays(
+    peer: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that removes what the dead left removes nothing that has taken its place meanwhile."""
+    looked, go = tmp_path / "looked", tmp_path / "go"
+    xs.publish("weights", xs.zeros(3))
+    with Child() as successor:
+        successor.call(steal, "weights")
+        successor.kill()
+    found = peer.start(lookup_slowly, "weights", looked, go)
+    wait_until(looked.exists)
+    alone = naming._alone
+
+    def alone_soon(*arguments: Any) -> bool:
+        go.touch()
+        return alone(*arguments)
+
+    monkeypatch.setattr(naming, "_alone", alone_soon)
+    naming.taken_back("weights")
+    go.touch()
+    assert found.result()
+    assert list(peer.call(xs.published)) == ["weights"]
+    xs.unpublish("weights")
+    assert os.listdir(naming.names_folder()) == []

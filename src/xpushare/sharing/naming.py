@@ -4,7 +4,7 @@ A name is a file `names/<name>` in the runtime folder. The file contains the han
 available: `MAGIC`, the number of handles, the version and length of each, the newest first, and then the bytes of the
 handles. The publisher holds a POSIX lock on byte 0 of the file for its lifetime. This works across PID namespaces. A
 file that nobody locks belongs to a dead publisher. The next process that finds the file removes it, and holds a lock on
-byte 1 while it does so.
+byte 1 while it does so. A process that replaces the file of another one holds this lock, too.
 
 A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
 is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a file to the
@@ -412,7 +412,7 @@ def inode_at(path: Path) -> tuple[int, int] | None:
 
 def _claim(new: Published, replace: bool) -> None:
     """Publish a complete file, which is locked before any other process can see it. With `replace`, it takes the place
-    of the file that this process has published under the same name.
+    of the file that is published under the same name.
     """
     path, temporary = new.path, new.temporary
     while True:
@@ -425,10 +425,8 @@ def _claim(new: Published, replace: bool) -> None:
             _native.lock(fd, _LIFE)
             with open(fd, "wb", closefd=False) as file:
                 file.write(new.content())
-            if not replace:
+            if not (replace and _swap(temporary, path)):
                 os.link(temporary, path)
-            elif not (os.path.lexists(path) and _native.exchange(temporary, path)):
-                os.replace(temporary, path)
             names[path.name] = new
             return
         except FileNotFoundError:
@@ -438,6 +436,25 @@ def _claim(new: Published, replace: bool) -> None:
             _expect_free(path.name, _holder_at(path))
             _remove_dead(path, wait=True)
             os.unlink(temporary)
+
+
+def _swap(temporary: Path, path: Path) -> bool:
+    """Let a file take the place of the one that is published at `path`. Returns False if there is none.
+
+    If another process has published that one, its death makes it a file that any process may remove. This process
+    holds the lock for removing it, so that nobody removes the new file in its stead.
+    """
+    own = names.get(path.name)
+    if own is None or not own.published():
+        while (held := open_file(path)) is not None:
+            _expect_alone(held, path)
+            if inode_at(path) == inode_of(stat_of(held)):
+                break
+        else:
+            return False
+    if not _native.exchange(temporary, path):
+        os.replace(temporary, path)
+    return True
 
 
 def reap(folder: Path) -> None:
@@ -473,6 +490,14 @@ def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
         time.sleep(0.001)
 
 
+def _expect_alone(fd: OwnedFd, path: Path) -> None:
+    """Take the lock for removing the file. Raises `InvalidArgumentError` if another process holds it for too long."""
+    if not _alone(fd, path, _REAPER_MOST):
+        raise InvalidArgumentError(
+            f"process {holder_of(fd, _REAPER)} holds the file {path} that a dead publisher left: end that process"
+        )
+
+
 def _remove_dead(path: Path, *, wait: bool) -> None:
     """Remove the file unless its publisher is still alive. Only one process at a time removes a file. Other processes
     skip it or wait.
@@ -480,12 +505,9 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
     fd = open_file(path)
     if fd is None or holder_of(fd) is not None:
         return
-    if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
-        if wait:
-            holder = holder_of(fd, _REAPER)
-            raise InvalidArgumentError(
-                f"process {holder} holds the file {path} that a dead publisher left: end that process"
-            )
+    if wait:
+        _expect_alone(fd, path)
+    elif not _alone(fd, path, 0.0):
         return
     # A dead file stays dead. Another file may have its name by now, so only this one is removed.
     if inode_at(path) == inode_of(stat_of(fd)):
