@@ -92,10 +92,10 @@ def driver(monkeypatch: pytest.MonkeyPatch, exporter: Child) -> Iterator[Scripte
 
 
 def closed(driver: ScriptedDriver) -> None:
-    """Nothing stays mapped."""
+    """Nothing stays mapped, and the thread that unmaps has made its last call."""
     gc.collect()
     xs.trim()
-    wait_until(lambda: not driver.live["legacy"])
+    wait_until(lambda: not driver.live["legacy"] and driver.balanced)
 
 
 def test_the_driver_is_asked_once(driver: ScriptedDriver, exporter: Child) -> None:

@@ -208,7 +208,7 @@ def exchange(library: str, device: str) -> dict[str, Any]:
     producer, near, far = (cls.options(resources={where: 1}).remote() for where in ("near", "near", "far"))
     reference = producer.make.remote(device)
     pid = ray.get(producer.pid.remote(), timeout=60)
-    found: dict[str, Any] = {"seen": ray.get([each.look.remote(reference) for each in (near, far)], timeout=90)}
+    found: dict[str, Any] = {"seen": ray.get([each.look.remote(reference) for each in (near, far)], timeout=60)}
     if library != "jax":  # its arrays are immutable
         for where, consumer in (("far", far), ("near", near)):
             ray.get(consumer.change.remote(reference), timeout=60)

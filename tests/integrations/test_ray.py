@@ -22,7 +22,7 @@ import pytest
 
 # Ray reads these when it is imported: no token in the home folder, no reports.
 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(16), RAY_USAGE_STATS_ENABLED="0")
-os.environ.update(RAY_rdt_fetch_fail_timeout_milliseconds="90000")  # a worker's first import of JAX may take a minute
+os.environ.update(RAY_worker_niceness="0")  # not Ray's 15, at which the tests beside these leave its workers no CPU
 pytest.importorskip("ray", reason="needs Ray: pip install ray")
 
 import ray  # type: ignore[import-not-found,unused-ignore]

@@ -253,8 +253,10 @@ def test_every_flipped_bit_is_refused_by_another_process(handle: Handle, peer: C
 
 
 def test_a_text_as_bytes_is_refused_with_advice(handle: Handle) -> None:
-    with pytest.raises(xs.InvalidHandleError, match="passed as a str"):
-        Handle(str(handle).encode())
+    with xs.share(xs.zeros(3)) as of_array:
+        for refused in (lambda: Handle(str(handle).encode()), lambda: xs.attach(str(of_array).encode())):
+            with pytest.raises(xs.InvalidHandleError, match="passed as a str"):
+                refused()
 
 
 def test_every_other_text_is_refused(handle: Handle) -> None:

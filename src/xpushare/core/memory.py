@@ -99,7 +99,9 @@ class Range(RangeBase):
 
     @property
     def views_read_only(self) -> bool:
-        """Whether views of these bytes are read-only: an allocation or import is, or a mapping of a virtual range."""
+        """Whether views of these bytes are read-only, because this range is, or because a `VirtualRange` maps them with
+        access "r".
+        """
         return self.allocation.is_read_only(self)
 
 
@@ -122,9 +124,6 @@ class HostBytes:
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         return piece, piece.read_only
-
-    def is_read_only(self, piece: Any) -> bool:
-        return bool(piece.read_only)
 
 
 def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> Range | None:

@@ -21,7 +21,9 @@ from xpushare.sharing.handle import (
     CHANNEL_MAGIC,
     KIND_NUMBERS,
     OF_CHANNEL,
+    OF_TEXT,
     SEAL_NBYTES,
+    TEXT_BEGIN,
     Fields,
     Handle,
     expect_this_boot,
@@ -145,6 +147,8 @@ def _why_bad(raw: bytes) -> str:
         return f"this is a handle of {what}, not of an array: open it with ipc.{found.kind}.open"
     if raw.startswith(CHANNEL_MAGIC):
         return OF_CHANNEL
+    if raw.startswith(TEXT_BEGIN):
+        return OF_TEXT
     if not MAGIC.startswith(raw[:8]):
         return f"these {len(raw)} bytes are not an array handle: `attach` takes what `xs.share` returned"
     if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:

@@ -39,6 +39,8 @@ __all__ = [
     "FIELDS",
     "OF_ARRAY",
     "OF_CHANNEL",
+    "OF_TEXT",
+    "TEXT_BEGIN",
     "Exporter",
     "Fields",
     "Handle",
@@ -61,6 +63,8 @@ __all__ = [
 MAGIC: Final = MAGICS["handle"]
 CHANNEL_MAGIC: Final = b"XPUSHCHN"
 OF_CHANNEL: Final = "this is the handle of a channel: xs.Channel.open opens it"
+OF_TEXT: Final = "these bytes are the text of a handle: decode them, since a text is passed as a str"
+TEXT_BEGIN: Final = base64.b64encode(b"XPUSH")[:6]  # of the texts of all kinds of handles
 OF_ARRAY: Final = "this is a handle of an array: xs.attach opens it, and its attribute `handle` is that of its memory"
 VERSION: Final = CONSTANTS["VERSION"]
 KINDS: Final = {CONSTANTS[f"KIND_{name.upper()}"]: name for name in ("memory", "physical_memory", "event")}
@@ -364,8 +368,8 @@ def _why_bad(raw: bytes) -> str:
     """Return the reason why `Seal.read` rejects these bytes."""
     if raw.startswith((MAGICS["message"], CHANNEL_MAGIC)):
         return OF_ARRAY if raw.startswith(MAGICS["message"]) else OF_CHANNEL
-    if raw.startswith(base64.b64encode(MAGIC)[:10]):
-        return "these bytes are the text of a handle: decode them, since a text is passed as a str"
+    if raw.startswith(TEXT_BEGIN):
+        return OF_TEXT
     if len(raw) != Handle.NBYTES:
         return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
     fields = Fields(raw)
