@@ -32,7 +32,7 @@ from ray.experimental.rdt.util import get_tensor_transport_manager  # type: igno
 from ray_peer import MADE, Peer, exports, made, seen, shared
 
 import xpushare as xs
-from harness import wait_until
+from harness import Child, wait_until
 from xpushare import adapters
 from xpushare.integrations.ray import Metadata, Transport, _placed, _read, register
 from xpushare.sharing.handle import fields_of
@@ -418,6 +418,33 @@ def exchange(library: str, device: str, kind: str) -> None:
     if library != "jax":
         assert found["far"] == wanted
         assert found["near"] == [[-1.0] * 6, wanted[1]]
+
+
+def managers() -> int:
+    """How many managers of transfers two threads find that use Ray's at the same time."""
+    import xpushare.integrations.ray  # noqa: F401
+
+    both = threading.Barrier(2)
+
+    class Manager:
+        def __init__(self) -> None:
+            both.wait(TIMEOUT)
+
+    ray.experimental.RDTManager = Manager
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(ray._private.worker.global_worker.rdt_manager)) for _ in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len({id(each) for each in found})
+
+
+def test_the_threads_of_an_actors_first_transfer_have_one_manager() -> None:
+    with Child(method="spawn") as child:
+        assert child.call(managers) == 1
 
 
 @pytest.mark.exhaustive

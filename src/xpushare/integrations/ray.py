@@ -44,6 +44,10 @@ from xpushare.objects.array import capsule_of
 __all__ = ["Transport", "register"]
 
 ray: Any = importlib.import_module("ray")  # if Ray is missing, type checkers take `import ray` for this module
+# Ray makes its manager of transfers at the first use, without a lock (as of 2.60). An actor's first transfer uses it in
+# two threads, which could make one each: one would wait for arrays that the other has received. So it is made here,
+# when Ray registers the transport in an actor, which is before the first transfer.
+_manager: Final = getattr(ray._private.worker.global_worker, "rdt_manager", None)
 _LIBRARIES: Final = ("numpy", "torch", "cupy", "jax", "jaxlib", "xpushare")
 _log: Final = logging.getLogger("xpushare")
 
