@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import xpushare as xs
-from harness import Child, wait_until
+from harness import Child, kept, wait_until
 from xpushare.sharing import identity, naming
 
 
@@ -78,5 +79,27 @@ def test_a_name_taken_back_from_a_dead_process_stays(
     go.touch()
     assert found.result()
     assert list(peer.call(xs.published)) == ["weights"]
+    xs.unpublish("weights")
+    assert os.listdir(naming.names_folder()) == []
+
+
+def hold_for_removal(name: str) -> None:
+    kept["file"] = file = (naming.names_folder() / name).open("rb+")
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, naming._REAPER)
+
+
+def test_a_name_is_taken_back_even_if_a_process_holds_the_dead_file_for_ever(
+    peer: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xs.publish("weights", xs.zeros(3))
+    with Child() as successor:
+        successor.call(steal, "weights")
+        peer.call(hold_for_removal, "weights")
+        successor.kill()
+    monkeypatch.setattr(naming, "_REAPER_MOST", 0.05)
+    naming.taken_back("weights")
+    with Child() as reader:
+        assert list(reader.call(xs.published)) == ["weights"]
+    peer.call(kept.clear)
     xs.unpublish("weights")
     assert os.listdir(naming.names_folder()) == []

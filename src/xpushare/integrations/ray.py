@@ -47,7 +47,7 @@ ray: Any = importlib.import_module("ray")  # if Ray is missing, type checkers ta
 # Ray makes its manager of transfers at the first use, without a lock (as of 2.60). An actor's first transfer uses it in
 # two threads, which could make one each: one would wait for arrays that the other has received. So it is made here,
 # when Ray registers the transport in an actor, which is before the first transfer.
-_manager: Final = getattr(ray._private.worker.global_worker, "rdt_manager", None)
+_manager: Final = ray._private.worker.global_worker.rdt_manager
 _LIBRARIES: Final = ("numpy", "torch", "cupy", "jax", "jaxlib", "xpushare")
 _log: Final = logging.getLogger("xpushare")
 

@@ -392,10 +392,7 @@ class Keeper:
             self._hand_all_over(successor)
         except BaseException:  # the successor died, or may not keep so much, so this keeper continues
             for name in self._kept:
-                try:
-                    naming.taken_back(name)
-                except XpuShareError as error:  # another process has published the name meanwhile
-                    print(f"xpushare keep: {name!r}: {error}", file=sys.stderr)
+                naming.taken_back(name)
             raise
         for name in [*self._kept]:
             naming.taken_over(name)

@@ -425,7 +425,9 @@ def _claim(new: Published, replace: bool) -> None:
             _native.lock(fd, _LIFE)
             with open(fd, "wb", closefd=False) as file:
                 file.write(new.content())
-            if not (replace and _swap(temporary, path)):
+            if replace:
+                _swap(temporary, path)
+            else:
                 os.link(temporary, path)
             names[path.name] = new
             return
@@ -438,8 +440,8 @@ def _claim(new: Published, replace: bool) -> None:
             os.unlink(temporary)
 
 
-def _swap(temporary: Path, path: Path) -> bool:
-    """Let a file take the place of the one that is published at `path`. Returns False if there is none.
+def _swap(temporary: Path, path: Path) -> None:
+    """Let a file take the place of the one that is published at `path`.
 
     If another process has published that one, its death makes it a file that any process may remove. This process
     holds the lock for removing it, so that nobody removes the new file in its stead.
@@ -447,14 +449,11 @@ def _swap(temporary: Path, path: Path) -> bool:
     own = names.get(path.name)
     if own is None or not own.published():
         while (held := open_file(path)) is not None:
-            _expect_alone(held, path)
+            _alone(held, path, _REAPER_MOST)  # a process that holds it for longer is stopped: do not wait for it
             if inode_at(path) == inode_of(stat_of(held)):
                 break
-        else:
-            return False
-    if not _native.exchange(temporary, path):
+    if not (os.path.lexists(path) and _native.exchange(temporary, path)):
         os.replace(temporary, path)
-    return True
 
 
 def reap(folder: Path) -> None:
@@ -490,14 +489,6 @@ def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
         time.sleep(0.001)
 
 
-def _expect_alone(fd: OwnedFd, path: Path) -> None:
-    """Take the lock for removing the file. Raises `InvalidArgumentError` if another process holds it for too long."""
-    if not _alone(fd, path, _REAPER_MOST):
-        raise InvalidArgumentError(
-            f"process {holder_of(fd, _REAPER)} holds the file {path} that a dead publisher left: end that process"
-        )
-
-
 def _remove_dead(path: Path, *, wait: bool) -> None:
     """Remove the file unless its publisher is still alive. Only one process at a time removes a file. Other processes
     skip it or wait.
@@ -505,9 +496,12 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
     fd = open_file(path)
     if fd is None or holder_of(fd) is not None:
         return
-    if wait:
-        _expect_alone(fd, path)
-    elif not _alone(fd, path, 0.0):
+    if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
+        if wait:
+            holder = holder_of(fd, _REAPER)
+            raise InvalidArgumentError(
+                f"process {holder} holds the file {path} that a dead publisher left: end that process"
+            )
         return
     # A dead file stays dead. Another file may have its name by now, so only this one is removed.
     if inode_at(path) == inode_of(stat_of(fd)):
