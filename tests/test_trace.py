@@ -21,6 +21,8 @@ import xpushare as xs
 from harness import Child, wait_until
 from xpushare.cli import trace
 from xpushare.core import layers
+from xpushare.core.declare import CALLS as CALLS_MADE
+from xpushare.core.declare import Traced
 
 TIMEOUT = 60
 Event = dict[str, Any]
@@ -161,11 +163,12 @@ def arrows(events: list[Event], name: str) -> list[tuple[str, str]]:
     """From which operation to which, by the events of their processes."""
 
     def at(end: Event) -> str:
-        (found,) = (
+        around = (
             event for event in events
             if event["ph"] == "X" and event["tid"] == end["tid"]
             and event["ts"] <= end["ts"] <= event["ts"] + event["dur"]
         )  # fmt: skip
+        found = min(around, key=lambda event: event["dur"])
         return f"{found['name']} {found['pid']}"
 
     ends = {event["id"]: event for event in of(events, name, "f")}
@@ -193,11 +196,75 @@ def test_two_processes(tmp_path: Path) -> None:
     assert made["args"]["device"] == "native_cpu:0"
 
 
+CALLS = """
+import asyncio, multiprocessing
+import numpy as np, xpushare as xs
+
+def child(number):
+    with xs.Channel.open("frames", timeout=20) as reader:
+        number.add(1)
+        for frame in reader:
+            np.asarray(frame)
+    with xs.Lock("lock"):
+        number.add(1)
+
+async def awaited(event):
+    await xs.any_of([event])
+    async for _ in xs.watch("name"):
+        break
+
+if __name__ == "__main__":
+    number = xs.Atomic(0, "number")
+    writer = xs.Channel.create("frames", 3)
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(number,))
+    process.start()
+    number.wait(0, 20)
+    writer.send([12345.0, 2.0, 3.0], "secret")
+    with writer.loan() as frame:
+        np.asarray(frame)[:] = 7
+    writer.finish()
+    process.join(20)
+    xs.publish("name", xs.array([54321.0]))
+    xs.attach(xs.lookup("name"))
+    event = xs.Event("native_cpu:0")
+    xs.wait_any([(event, event.signal())])
+    with xs.watch("name") as versions:
+        next(versions)
+        xs.wait_any([versions, event], 0)
+    asyncio.run(awaited(event))
+    xs.unpublish("name")
+    writer.close()
+"""
+
+
+def test_public_calls(tmp_path: Path) -> None:
+    """Channels, locks, numbers, names, arrays and waits for several are in the timeline, around their operations."""
+    done, events = traced(tmp_path, CALLS)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    parent, child = (event["pid"] for event in of(events, "process_name", "M"))
+    assert arrows(events, "frame") == [(f"Loan.send {parent}", f"Channel.receive {child}")] * 2
+    received = of(events, "Channel.receive")
+    assert [event["args"].get("frame") for event in received] == ["frames 1", "frames 2", None]
+    assert received[-1]["args"]["error"].startswith("EOFError: ")
+    seen = {(event["name"], event["pid"]) for event in events if event["ph"] in "XBb"}
+    assert {(name, child) for name in ("Channel.open", "Frame.close", "Lock", "Lock.acquire", "Lock.release")} < seen
+    parents = {name for name, pid in seen if pid == parent}
+    assert {
+        "Atomic", "Atomic.wait", "Channel.create", "Channel.send", "Channel.loan", "Channel.finish", "Channel.close",
+        "array", "publish", "lookup", "attach", "unpublish", "wait_any", "any_of", "Watch.next",
+    } < parents  # fmt: skip
+    waits = [event["args"]["objects"] for event in of(events, "wait_any")]
+    (signalled,) = of(events, "Event.signal")
+    assert waits == [[[signalled["args"]["event"], 1]], ["name", signalled["args"]["event"]]]
+    assert not [word for word in ("12345", "54321", "secret") if word in (tmp_path / "out.json").read_text()]
+
+
 def test_what_a_killed_process_did_is_kept(tmp_path: Path) -> None:
     done, events = traced(tmp_path, TWO_PROCESSES, "forever")
     assert (done.returncode, done.stdout) == (3, "7\n"), done.stderr
     parent, child = (event["pid"] for event in of(events, "process_name", "M"))
     assert {event["name"] for event in events if event["pid"] == child and event["ph"] == "X"} == {
+        "attach",
         "ipc.event.open",
         "ipc.memory.open",
         "Event.signal",
@@ -450,8 +517,13 @@ def test_two_processes_of_one_pid_and_a_line_cut_short(tmp_path: Path) -> None:
     assert first["tid"] == 7 != second["tid"]
 
 
+def declared() -> list[Traced]:
+    return [*layers.operations(), *CALLS_MADE.values()]
+
+
 def wrappers() -> list[str]:
-    return [each.name for each in layers.operations() if each.point.wrapped]
+    wrapped = [each.name for each in layers.operations() if each.point.wrapped]
+    return wrapped + [each.name for each in CALLS_MADE.values() if each.wrapped]
 
 
 def test_off_it_is_not_there() -> None:
@@ -460,4 +532,12 @@ def test_off_it_is_not_there() -> None:
         assert child.call(wrappers) == []
         assert not child.call(lambda: "xpushare.core.recording" in sys.modules)
     with Child(env={"UR_ENABLE_LAYERS": "UR_LAYER_TRACING"}) as child:
-        assert sorted(child.call(wrappers)) == sorted(each.name for each in layers.operations())
+        assert child.call(lambda: xs.empty(1).nbytes) == 8
+        assert "Lock" not in child.call(wrappers)
+        child.call(lambda: xs.Lock().close())  # what is loaded later is wrapped, too
+        found = child.call(wrappers)
+        assert sorted(found) == child.call(lambda: sorted(each.name for each in declared()))
+        assert {"empty", "array", "Lock", "Lock.acquire", "malloc"} <= set(found)
+        child.call(xs.enable_layers)
+        assert child.call(wrappers) == []
+        child.call(lambda: xs.Lock().close())

@@ -16,6 +16,7 @@ from xpushare.arrays.copies import is_unordered
 from xpushare.arrays.following import follower, is_range
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import memory
+from xpushare.core.declare import public
 from xpushare.core.ordering import work_on
 from xpushare.objects.array_handle import ArrayHandle, expect_open
 from xpushare.objects.lifecycle import use
@@ -340,3 +341,6 @@ def _work_of(stream: Any, message: ArrayHandle, device: DeviceLike | None) -> Wo
         raise refusal
     finally:
         del refusal  # its traceback has this frame
+
+
+public(__name__, "attach")

@@ -16,6 +16,7 @@ from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentErro
 from xpushare.common.sizes import readable
 from xpushare.core import memory
 from xpushare.core import queue as queues
+from xpushare.core.declare import public
 from xpushare.core.labels import label_argument, labels
 from xpushare.core.ordering import work_on
 from xpushare.objects.array import Memory, SharedArray, array_of, bytes_of, covered_by, described, order_before
@@ -453,3 +454,6 @@ def _store(values: Any, target: SharedArray) -> None:
         work = queues.create(target.device, None)
         work.driver.copy(covered.address, stage.address, target.nbytes, (stage, covered))
         queues.synchronize(work, None)
+
+
+public(__name__, "empty", "zeros", "array")

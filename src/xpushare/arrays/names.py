@@ -31,6 +31,7 @@ from xpushare.common.errors import (
 from xpushare.common.fds import OwnedFd
 from xpushare.common.sizes import readable
 from xpushare.core import event, memory, physical
+from xpushare.core.declare import public
 from xpushare.objects.array import Memory
 from xpushare.objects.array_handle import ArrayHandle, expect_open
 from xpushare.objects.event import Event
@@ -784,3 +785,7 @@ def _warn(name: str, waited: float) -> None:
         naming.names_folder(),
         others,
     )
+
+
+public(__name__, "publish", "unpublish", "published", "lookup")
+public(Watch, "next", brief=lambda watch: watch._name, __anext__="Watch.next", close="Watch.close")

@@ -17,7 +17,7 @@ from xpushare.arrays.place import KINDS, Placing
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core import memory
 from xpushare.core.declare import made as tell_made
-from xpushare.core.declare import watchers
+from xpushare.core.declare import public, watchers
 from xpushare.core.labels import label_argument
 from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
@@ -346,3 +346,6 @@ def _ttl_argument(ttl: float) -> int:
     if not 0 < nanoseconds < 1 << 62:
         raise InvalidArgumentError(f"ttl is a number of seconds above 0, not {ttl}")
     return max(int(nanoseconds), 1)
+
+
+public(__name__, "share")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, fi
 from xpushare.arrays.changes import Awaitable, woken_by
 from xpushare.common.errors import InvalidArgumentError, doing
 from xpushare.core import event as events
+from xpushare.core.declare import public
 from xpushare.objects.event import Event
 from xpushare.objects.lifecycle import use
 from xpushare.timeline.waiting import Told, readable
@@ -191,3 +192,6 @@ def _wanted(given: Any) -> _Point | Awaitable:
             f"{given!r:.100}"
         )
     return _Point(given, event, events.point_argument(number, use(event).timeline.slot))
+
+
+public(__name__, "wait_any", "any_of")

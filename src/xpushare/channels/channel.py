@@ -15,13 +15,14 @@ from xpushare._device import Device
 from xpushare.arrays.changes import Awaitable, Changes, Patience, woken_by
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
-from xpushare.channels.ends import End, Frame, Loan, Moved, fill, fill_tree, prepared, too_many_writers
+from xpushare.channels.ends import End, Frame, Loan, Moved, brief_slot, fill, fill_tree, prepared, too_many_writers
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
 from xpushare.channels.survey import channels, surveyed
 from xpushare.common.errors import ForkError, InvalidArgumentError, InvalidHandleError
 from xpushare.core import event as events
 from xpushare.core import memory
+from xpushare.core.declare import public
 from xpushare.core.memory import FORK_ADVICE, Range
 from xpushare.objects.lifecycle import CLOSED, Advised, advise
 from xpushare.objects.message import MAGIC
@@ -682,3 +683,7 @@ class _Frames:
                     return self._frame
                 await readable(ready.fileno(), changes.limit(_LOOK, False))
             changes.drain()
+
+
+public(Channel, "create", "open", "send", "finish", "failed", "close", brief=lambda channel: channel.name)
+public(Channel, "receive", outcome=lambda _channel, frame: {"frame": brief_slot(frame)})

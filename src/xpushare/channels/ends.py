@@ -33,6 +33,7 @@ from xpushare.channels.survey import surveyed
 from xpushare.common.elements import as_dtype, c_strides
 from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgumentError, PeerLostError
 from xpushare.core import memory
+from xpushare.core.declare import public
 from xpushare.core.pickles import Implicit
 from xpushare.objects.array import SharedArray, array_of
 from xpushare.objects.lifecycle import Advised, advise
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from xpushare.channels.geometry import Geometry
     from xpushare.core.memory import Range
 
-__all__ = ["End", "Frame", "Loan", "Moved", "fill", "fill_tree", "prepared", "too_many_writers"]
+__all__ = ["End", "Frame", "Loan", "Moved", "brief_slot", "fill", "fill_tree", "prepared", "too_many_writers"]
 
 
 _MAKE_ROOM: Final = "close frames, create the channel with more slots, or with on_full='overwrite'"
@@ -406,3 +407,19 @@ class Frame(FrameBase, _Content):
 
     def __repr__(self) -> str:
         return f"<Frame {self.seq} of {held_end(self).crew.name!r}{' closed' if self.closed else ''}>"
+
+
+def brief_slot(held: HeldBase) -> str:
+    """Return how a trace shows a frame, the same in every process: the channel's name and the frame's number."""
+    name = held_end(held).crew.name
+    return f"{name} {held.seq}" if held.seq else name
+
+
+public(
+    Loan,
+    brief=brief_slot,
+    outcome=lambda loan, _result: {"frame": brief_slot(loan)} if loan.seq else {},
+    __exit__="Loan.send",
+)
+public(Loan, __enter__="Channel.loan")
+public(Frame, "close", brief=brief_slot, __exit__="Frame.close")

@@ -10,6 +10,7 @@ from xpushare.channels.crews import ATOMIC, LOCK, Crew
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
+from xpushare.core.declare import public
 from xpushare.objects.lifecycle import Advised, advise
 
 __all__ = ["Atomic", "Lock"]
@@ -268,6 +269,10 @@ class Atomic(_native.AtomicMember, _Shared):
         return f"<Atomic{_shown(self._pickle[1][0])} {'closed' if self.closed else self.load()}>"
 
 
+def _brief(shared: Lock | Atomic) -> str:
+    return str(shared._pickle[1][0])  # pyright: ignore[reportPrivateUsage]
+
+
 advise(
     Lock,
     locked="acquire(timeout=0) tries once. It raises TimeoutError if another process or thread holds the lock",
@@ -325,3 +330,9 @@ def _begin(self: Any, crew: Crew | None, pickle: tuple[Any, ...]) -> None:
     self.closed = False
     self._crew = crew
     self._pickle = pickle
+
+
+public(
+    Lock, "acquire", "release", "close", brief=_brief, __new__="Lock", __enter__="Lock.acquire", __exit__="Lock.release"
+)
+public(Atomic, "add", "load", "store", "compare_exchange", "wait", "close", brief=_brief, __new__="Atomic")

@@ -1,8 +1,9 @@
 """Run a program and write a timeline of its processes that Perfetto opens.
 
-The timeline has every operation of xpushare in the program and in the Python processes that it starts. It shows when
-each operation ran, how long, in which thread, with what arguments, and its error. Arrows lead from the creation of a
-handle to its opening, and from a signal to the wait that it ended. The operations of killed processes are included.
+The timeline has every operation of xpushare in the program and in the Python processes that it starts, and every call
+that shares, publishes, sends, receives, locks or waits. It shows when each of them ran, how long, in which thread, with
+what arguments, and its error. Arrows lead from the creation of a handle to its opening, from a signal to the wait that
+it ended, and from the sending of a frame to its receipt. The operations of killed processes are included.
 
 The exit status is the program's, or 128 plus the signal if a signal killed it. The file is Chrome trace-event JSON.
 Open it in https://ui.perfetto.dev (it stays on your machine). No file is written if the program fails before it uses
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -73,6 +75,8 @@ class _Merger:
         self._opened: list[_Slice] = []
         self._signals: dict[tuple[str, int], list[_Slice]] = {}  # by event and number
         self._waits: list[_Slice] = []
+        self._sent: dict[str, list[_Slice]] = {}  # by frame
+        self._received: list[_Slice] = []
 
     def add(self, records: list[list[Any]]) -> None:
         """Add the records of one process to the trace."""
@@ -116,10 +120,15 @@ class _Merger:
         slice_ = _Slice(pid, tid, start, stop, details)
         if "error" in details:
             return
-        if name.endswith(".get"):
-            self._made[details["handle"]] = slice_
-        elif name.endswith(".open"):
-            self._opened.append(slice_)
+        if "handle" in found:  # an operation that makes or opens one
+            if name.endswith(".get"):
+                self._made[found["handle"]] = slice_
+            else:
+                self._opened.append(slice_)
+        elif name == "Loan.send":
+            self._sent.setdefault(found["frame"], []).append(slice_)
+        elif name == "Channel.receive":
+            self._received.append(slice_)
         elif name in _SIGNALS:
             self._signals.setdefault((details["event"], details["result"]), []).append(slice_)
         elif name == "Event.wait":
@@ -132,12 +141,16 @@ class _Merger:
             if made is not None:
                 self._arrow("handle", made, opened, opened.start)
         for wait in self._waits:
-            signals = self._signals.get((wait.details["event"], wait.details["at_least"]), ())
-            # A freed event's id may be reused by another event. The wait belongs to the last such signal before it.
-            before = [each for each in signals if each.start < wait.end]
-            if before:
-                last = max(before, key=lambda each: each.start)
-                self._arrow("signal", last, wait, max(wait.end - 1, wait.start))
+            self._ended_by("signal", self._signals.get((wait.details["event"], wait.details["at_least"]), ()), wait)
+        for received in self._received:
+            self._ended_by("frame", self._sent.get(received.details["frame"], ()), received)
+
+    def _ended_by(self, what: str, sources: Iterable[_Slice], wait: _Slice) -> None:
+        # A freed event's id, or a channel's name, may be reused. The wait belongs to the last such source before it.
+        before = [each for each in sources if each.start < wait.end]
+        if before:
+            last = max(before, key=lambda each: each.start)
+            self._arrow(what, last, wait, max(wait.end - 1, wait.start))
 
     def _arrow(self, name: str, source: _Slice, target: _Slice, at: int) -> None:
         flow = {"name": name, "cat": "xpushare", "id": len(self.events)}

@@ -1,10 +1,13 @@
-"""How operations are declared, and the table of declarations.
+"""How operations are declared, and the tables of declarations.
 
 An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself, so a call
 costs nothing extra. A layer that is switched on binds a wrapper to the operation's name in its module, and binds the
 function again when it is switched off. Callers therefore look an operation up in its module at each call
 (`memory.get(…)`) and never keep the function itself (`from xpushare.core.memory import get`); tests/test_layers.py
 checks this. The declarations in `xpushare.ur` name the functions of Unified Runtime that each operation serves.
+
+A public call is a function or method of the rooms above `core`, such as `share` or `Channel.send`. Only tracing wraps
+it: a timeline then shows it around the operations that it calls.
 """
 
 from __future__ import annotations
@@ -18,10 +21,14 @@ if TYPE_CHECKING:
     from xpushare.sharing.handle import Handle
 
 __all__ = [
+    "CALLS",
     "OPERATIONS",
+    "Call",
     "Operation",
     "Point",
+    "Traced",
     "Watcher",
+    "briefs",
     "add_face",
     "closing",
     "layers_changed",
@@ -29,7 +36,10 @@ __all__ = [
     "made",
     "misused",
     "operation",
+    "public",
+    "tracers",
     "watchers",
+    "with_tracers",
 ]
 
 P = ParamSpec("P")
@@ -111,6 +121,98 @@ def operation(
         return function
 
     return declare
+
+
+# --- public calls
+
+
+class Traced(Protocol):
+    """What a tracer needs to know of an operation or a public call."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+
+
+tracers: Final[list[Callable[[Traced, Callable[..., Any]], Callable[..., Any]]]] = []
+"""The active tracers. Each returns a wrapper of the call that it is given."""
+
+briefs: Final[dict[type, Callable[[Any], Any]]] = {}
+"""How a trace shows an object of a public class. The functions return what JSON can hold."""
+
+
+@final
+class Call:
+    """The declaration of a public call: the function `attribute` of the module or class `owner`."""
+
+    __slots__ = ("_attribute", "_before", "_kind", "_owner", "function", "name", "outcome")
+
+    def __init__(self, owner: Any, attribute: str, name: str, outcome: Callable[[Any, Any], dict[str, Any]] | None):
+        self._owner = owner
+        self._attribute = attribute
+        self._before = vars(owner).get(attribute)  # None if a class inherits it
+        self._kind = type(self._before) if isinstance(self._before, classmethod | staticmethod) else None
+        self.name: Final = name
+        self.function: Final[Callable[..., Any]] = (
+            getattr(owner, attribute) if self._kind is None else self._before.__func__
+        )
+        self.outcome: Final = outcome
+        """Returns details of a call that succeeded, of its first argument and its result."""
+
+    @property
+    def wrapped(self) -> bool:
+        return vars(self._owner).get(self._attribute) is not self._before
+
+    def install(self, function: Callable[..., Any]) -> None:
+        """Make every caller call `function`, usually a tracer's wrapper. Pass `self.function` to remove the wrapper."""
+        if function is self.function:
+            if not self.wrapped:
+                return
+            found: Any = self._before
+        else:
+            found = function if self._kind is None else self._kind(function)
+        if found is None:
+            delattr(self._owner, self._attribute)
+        else:
+            setattr(self._owner, self._attribute, found)
+        package = vars(sys.modules["xpushare"])  # it keeps the functions that were used
+        if not isinstance(self._owner, type) and self._attribute in package:
+            package[self._attribute] = found
+
+
+CALLS: Final[dict[tuple[str, str], Call]] = {}
+
+
+def public(
+    owner: str | type,
+    *attributes: str,
+    outcome: Callable[[Any, Any], dict[str, Any]] | None = None,
+    brief: Callable[[Any], Any] | None = None,
+    **named: str,
+) -> None:
+    """Declare functions of the module with the name `owner`, or methods of the class `owner`, as public calls.
+
+    A trace shows them as `share` and `Channel.send`, and those of `named` by the name given there. `outcome` returns
+    further details of a call, of its first argument and its result. `brief` says how a trace shows an object of the
+    class.
+    """
+    where: Any = sys.modules[owner] if isinstance(owner, str) else owner
+    prefix = "" if isinstance(owner, str) else f"{owner.__name__}."
+    if brief is not None:
+        briefs[where] = brief
+    for attribute, name in {**{each: prefix + each for each in attributes}, **named}.items():
+        call = CALLS[where.__name__, attribute] = Call(where, attribute, name, outcome)
+        call.install(with_tracers(call))
+
+
+def with_tracers(call: Traced, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return `function`, by default the call's own, in the wrappers of the active tracers."""
+    found = call.function if function is None else function
+    for tracer in tracers:
+        found = tracer(call, found)
+    return found
 
 
 # --- what the layers are told

@@ -11,7 +11,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare.common.errors import InvalidArgumentError
-from xpushare.core.declare import OPERATIONS, Operation, add_face, layers_changed, layers_on, watchers
+from xpushare.core.declare import (
+    CALLS,
+    OPERATIONS,
+    Operation,
+    Traced,
+    add_face,
+    layers_changed,
+    layers_on,
+    tracers,
+    watchers,
+    with_tracers,
+)
 
 __all__ = [
     "LAYERS",
@@ -45,15 +56,15 @@ def operations() -> list[Operation]:
     return list(OPERATIONS.values())
 
 
-def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
+def _trace(traced: Traced, call: Callable[..., Any]) -> Callable[..., Any]:
     if records_calls():
         from xpushare.core.recording import record
 
-        return record(operation, call, os.environ[TRACE_FOLDER])
-    from xpushare.core.printing import logger, traced
+        return record(traced, call, os.environ[TRACE_FOLDER])
+    from xpushare.core import printing
 
-    logger()
-    return traced(operation, call)
+    printing.logger()
+    return printing.traced(traced, call)
 
 
 def records_calls() -> bool:
@@ -73,7 +84,10 @@ def print_retained() -> int:
 
 def _apply() -> None:
     """Install the wrappers that the active layers need, and remove all others."""
-    if not layers_on and not watchers and not _tracers:
+    tracers[:] = [*([_trace] if TRACING in layers_on else []), *_others]
+    for each in CALLS.values():
+        each.install(with_tracers(each))
+    if not layers_on and not watchers and not _others:
         for operation in operations():
             operation.install(operation.function)
         return
@@ -93,11 +107,7 @@ def _apply() -> None:
         call = operation.function
         if "leaks" in wanted:
             call = validation.validated(operation, call)
-        if TRACING in layers_on:
-            call = _trace(operation, call)
-        for tracer in _tracers:
-            call = tracer(operation, call)
-        operation.install(call)
+        operation.install(with_tracers(operation, call))
 
 
 def enable_layers(*names: str) -> None:
@@ -130,12 +140,14 @@ def enable_layers(*names: str) -> None:
     layers_changed()
 
 
-_tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any]]]] = []  # at most one
+_others: Final[list[Callable[[Traced, Callable[..., Any]], Callable[..., Any]]]] = []  # at most one
 
 
-def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
-    """Wrap each operation with `tracer` from now on, in addition to the layers' wrappers. None removes the tracer."""
-    _tracers[:] = [] if tracer is None else [tracer]
+def trace_by(tracer: Callable[[Traced, Callable[..., Any]], Callable[..., Any]] | None) -> None:
+    """Wrap each operation and public call with `tracer` from now on, in addition to the layers' wrappers. None removes
+    the tracer.
+    """
+    _others[:] = [] if tracer is None else [tracer]
     _faces_added()
     layers_changed()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from xpushare.common.errors import XpuShareError
 from xpushare.common.result import Result
-from xpushare.core.declare import Operation
+from xpushare.core.declare import Traced
 from xpushare.core.logger import Level, Logger
-from xpushare.core.recording import brief
+from xpushare.core.recording import brief, names_of
 from xpushare.core.validation import by_program, here, shown
 
 __all__ = ["logger", "logged", "traced"]
@@ -54,9 +54,9 @@ def _text(value: Any) -> str:
     return "nullptr" if found is None else str(found).lower() if isinstance(found, bool) else str(found)
 
 
-def traced(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
+def traced(operation: Traced, call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `call` so that it is logged. Calls inside a function of `xpushare.ur`, which is logged itself, are not."""
-    names = tuple(inspect.signature(operation.function).parameters)
+    names = names_of(operation)
 
     def given(values: tuple[Any, ...], options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         return [(name, _text(value)) for name, value in (*zip(names, values, strict=False), *options.items())]

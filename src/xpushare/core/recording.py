@@ -27,18 +27,19 @@ from typing import Any, Final
 from xpushare._device import Device
 from xpushare._native import LAYOUT, load64
 from xpushare.common.threads import name_here
-from xpushare.core.declare import Operation
+from xpushare.core.declare import Call, Traced, briefs
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.core.resources import Resource
 from xpushare.sharing.handle import Handle, fields_of
 
-__all__ = ["arguments_of", "brief", "record", "result_of"]
+__all__ = ["arguments_of", "brief", "names_of", "record", "result_of"]
 
 _TEXT_MAX: Final = 200
 _NAME_MAX: Final = 64
 _ITEMS_MAX: Final = 8
+_CONTENT: Final = frozenset({"array_or_tree", "meta", "obj", "x"})  # arguments that may be data: their types alone
 
 
 class _File:
@@ -162,17 +163,33 @@ def brief(value: Any) -> Any:
         return f"{type(value).__name__} on {value.device}"
     if isinstance(value, tuple | list):
         return [brief(each) for each in value[:_ITEMS_MAX]]
+    if (shown := briefs.get(type(value))) is not None:
+        return shown(value)
     return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
-def arguments_of(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+def names_of(traced: Traced) -> tuple[str, ...]:
+    """Return the names of a call's arguments. An object whose method is called goes by the name of its class."""
+    try:
+        names = list(inspect.signature(traced.function).parameters)
+    except ValueError:  # native code says none
+        names = ["self"]
+    return tuple(traced.name.partition(".")[0].lower() if name == "self" else name for name in names)
+
+
+def arguments_of(traced: Traced) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
     """Return a function that describes a call's arguments, given as a tuple and a dictionary."""
-    names = tuple(inspect.signature(operation.function).parameters)
-    waits = operation.name in ("Event.wait", "Event.reached")
+    names = names_of(traced)
+    waits = traced.name in ("Event.wait", "Event.reached")
 
     def described(values: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
         given = {**dict(zip(names, values, strict=False)), **options}
-        found = {name: brief(value) for name, value in given.items() if value is not None and value is not False}
+        given.pop("cls", None)
+        found = {
+            name: type(value).__qualname__ if name in _CONTENT else brief(value)
+            for name, value in given.items()
+            if value is not None and value is not False
+        }
         if waits and given.get("at_least") is None and not given["event"].timeline.foreign_process:
             found["at_least"] = given["event"].timeline.slot.pending
         return found
@@ -180,11 +197,13 @@ def arguments_of(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, A
     return described
 
 
-def result_of(operation: Operation, value: Any) -> dict[str, Any]:
-    """Describe the result of a call."""
+def result_of(traced: Traced, subject: Any, value: Any) -> dict[str, Any]:
+    """Describe the result of a call, whose first argument was `subject`."""
     found = {} if value is None else {"result": brief(value)}
+    if isinstance(traced, Call):
+        return found if traced.outcome is None else {**found, **traced.outcome(subject, value)}
     handle = value if isinstance(value, Handle) else getattr(value, "handle", None)
-    if isinstance(handle, Handle) and operation.name.endswith((".get", ".open")):
+    if isinstance(handle, Handle) and traced.name.endswith((".get", ".open")):
         found["handle"] = handle_key(handle)
     return found
 
@@ -193,17 +212,17 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"error": f"{type(error).__name__}: {error}"[:_TEXT_MAX]}
 
 
-def record(operation: Operation, call: Callable[..., Any], folder: str) -> Callable[..., Any]:
+def record(traced: Traced, call: Callable[..., Any], folder: str) -> Callable[..., Any]:
     """Wrap `call` so that its beginning and end are written to this process's file in `folder`."""
     _file.folder = folder
-    described = arguments_of(operation)
+    described = arguments_of(traced)
     clock = time.monotonic_ns
-    is_async = inspect.iscoroutinefunction(operation.function)
+    is_async = inspect.iscoroutinefunction(traced.function)
 
     @contextmanager
     def noted(values: tuple[Any, ...], options: dict[str, Any]) -> Generator[list[Any]]:
         tid, at = _file.thread(), clock()
-        _file.write("begin", tid, at, operation.name, is_async, described(values, options))
+        _file.write("begin", tid, at, traced.name, is_async, described(values, options))
         start = clock()
         result: list[Any] = []
         try:
@@ -211,15 +230,15 @@ def record(operation: Operation, call: Callable[..., Any], folder: str) -> Calla
         except BaseException as error:
             _file.write("end", tid, at, start, clock(), _failure(error))
             raise
-        _file.write("end", tid, at, start, clock(), result_of(operation, result[0]))
+        _file.write("end", tid, at, start, clock(), result_of(traced, values[0] if values else None, result[0]))
 
-    @functools.wraps(operation.function)
+    @functools.wraps(traced.function)
     async def recorded_async(*values: Any, **options: Any) -> Any:
         with noted(values, options) as result:
             result.append(await call(*values, **options))
         return result[0]
 
-    @functools.wraps(operation.function)
+    @functools.wraps(traced.function)
     def recorded(*values: Any, **options: Any) -> Any:
         with noted(values, options) as result:
             result.append(call(*values, **options))

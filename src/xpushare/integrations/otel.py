@@ -1,8 +1,9 @@
-"""OpenTelemetry spans for the operations of xpushare: `xpushare.integrations.otel.install()`.
+"""OpenTelemetry spans for the operations and calls of xpushare: `xpushare.integrations.otel.install()`.
 
-Each operation becomes a span with the name that `xpushare trace` shows. The span records the operation's arguments as
-attributes, and its error if it fails. The attributes `xpushare.handle` and `xpushare.event` have the same value in all
-processes, so a backend can connect the spans of the exporter and of the importer. Needs the extra `otel`.
+Each operation and each public call, such as `share` or `Channel.send`, becomes a span with the name that `xpushare
+trace` shows. The span records the arguments as attributes, and the error if the call fails. The attributes
+`xpushare.handle` and `xpushare.event` have the same value in all processes, so a backend can connect the spans of the
+exporter and of the importer. Needs the extra `otel`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import xpushare as xs
-from xpushare.core.declare import Operation
+from xpushare.core.declare import Traced
 from xpushare.core.layers import trace_by
 from xpushare.core.recording import arguments_of, result_of
 
@@ -68,7 +69,7 @@ def _attributes(details: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _spanned(tracer: Any, operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
+def _spanned(tracer: Any, operation: Traced, call: Callable[..., Any]) -> Callable[..., Any]:
     described = arguments_of(operation)
 
     @contextmanager
@@ -78,7 +79,7 @@ def _spanned(tracer: Any, operation: Operation, call: Callable[..., Any]) -> Cal
             operation.name, attributes=_attributes(described(values, options)), record_exception=True
         ) as current:
             yield result
-            current.set_attributes(_attributes(result_of(operation, result[0])))
+            current.set_attributes(_attributes(result_of(operation, values[0] if values else None, result[0])))
 
     @functools.wraps(operation.function)
     async def spanned_async(*values: Any, **options: Any) -> Any:

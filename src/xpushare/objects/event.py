@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from xpushare._native import give_up, held_by, hold
 from xpushare.core import event as core
-from xpushare.core.declare import closing, made, watchers
+from xpushare.core.declare import closing, made, public, watchers
 from xpushare.core.event import Opened, Times
 from xpushare.core.pickles import hope_for
 from xpushare.core.resources import Resource
@@ -358,3 +358,12 @@ def event_over(opened: Opened) -> Event:
 @unpickles(Event)
 def _reopen(handle: bytes, signals: bool | None = None) -> Event:
     return event_over(core.open_(handle, signals=signals))
+
+
+def _brief(event: Event) -> Any:
+    from xpushare.core.recording import brief
+
+    return brief(held_by(event))
+
+
+public(Event, brief=_brief)

@@ -464,10 +464,11 @@ OPERATIONS_INTRODUCTION: Final = """\
 
 <!-- Made by `python -m xpushare.ur._generate` from the declarations in `src/xpushare/core`: not to be edited. -->
 
-This page lists everything that the package does, each operation once. `xpushare`, `xpushare.ipc` and `xpushare.ur`
-call these operations and add no rules of their own. [Layers](../layers.md) wrap them, and
-[`xpushare trace`](../tracing.md) shows them by these names. The [conformance suite](../conformance.md) tests the rules
-of sharing. Any of them may also raise the [errors of every call](errors.md#errors-of-every-call).
+This page lists the operations on memory, physical memory, events, queues and handles, each of them once. `xpushare`,
+`xpushare.ipc` and `xpushare.ur` call these operations. Arrays, names, channels and locks are built from them and have
+pages of their own. [Layers](../layers.md) wrap the operations, and [`xpushare trace`](../tracing.md) shows them by
+these names. The [conformance suite](../conformance.md) tests the rules of sharing. Any of them may also raise the
+[errors of every call](errors.md#errors-of-every-call).
 """
 
 ASPECTS_INTRODUCTION: Final = """\
