@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
@@ -20,14 +21,18 @@ from xpushare.ur import (
     EventInfo,
     EventStatus,
     ExecutionInfo,
+    ExpEventFlags,
     MemFlags,
+    PhysicalMemFlags,
     ProfilingInfo,
     QueueFlags,
     QueueInfo,
     Result,
     VirtualMemAccessFlags,
 )
+from xpushare.ur._functions import FUNCTIONS
 from xpushare.ur._structs import STRUCTURE_TYPES
+from xpushare.ur.loader._tables import NUMBERED, takes_memory
 
 SIZE: Final = 1 << 20
 
@@ -36,12 +41,13 @@ keeping = ctypes.PyDLL(sys.argv[2])  # calls that keep Python's lock
 loader.get_context.restype = loader.get_device.restype = ctypes.c_void_p
 
 
-def _word(value: Any) -> ctypes.c_uint64:
-    return ctypes.c_uint64(value if isinstance(value, int) else ctypes.addressof(value))
+def _word(value: Any) -> int:
+    return value if isinstance(value, int) else ctypes.addressof(value)
 
 
 def call(name: str, *arguments: Any, by: Any = loader) -> int:
-    result: int = by.call(name.encode(), *map(_word, (*arguments, *[0] * (11 - len(arguments))))) & (2**32 - 1)
+    words = (ctypes.c_uint64 * 24)(*map(_word, arguments))
+    result: int = by.call(name.encode(), words) & (2**32 - 1)
     return result
 
 
@@ -94,6 +100,34 @@ def held_up(here: int) -> Any:
     gate = xs.Event(shared.device)
     shared.wait(gate, at_least=1)
     return gate
+
+
+def lanes() -> set[int]:
+    """The threads that carry out the commands of queues."""
+    tasks = Path("/proc/self/task")
+    return {int(each.name) for each in tasks.iterdir() if (each / "comm").read_text() == "xpushare-lane\n"}
+
+
+def sleeps(thread: int) -> bool:
+    return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+@contextmanager
+def held_lane(here: int) -> Generator[Callable[[], None]]:
+    """Hold the thread that carries out a new queue's commands; what comes from it lets the thread go."""
+    before, left = lanes(), [1]
+    must("urEventWait", *listed(fill(here, memory(), 1)))
+    [lane] = lanes() - before
+    until(sleeps, lane)  # it waits for a command
+    loader.hold(lane)
+
+    def let_go() -> None:
+        if left:
+            left.pop()
+            loader.let_go()
+
+    yield let_go
+    let_go()
 
 
 def byte(address: int) -> int:
@@ -256,6 +290,131 @@ def properties() -> None:
     call("urContextRetain", 0)  # Python ends the queue first
     must("urEventGetInfo", event, EventInfo.COMMAND_QUEUE, 8, of, 0)
     assert call("urQueueRetain", of.value) == Result.ERROR_INVALID_QUEUE
+
+
+def every_function() -> None:
+    """While a queue is busy, no function waits for it, but those of its commands, and those that take away memory."""
+    here, context, device, size = queue(), loader.get_context(), loader.get_device(), 1 << 21
+    mine, other, data = memory(), memory(), ctypes.c_uint64()
+    own = (ctypes.c_uint8 * SIZE)()
+    granule = made("urVirtualMemReserve", context, 0, size)
+    properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["PhysicalMemProperties"], 0, PhysicalMemFlags.ENABLE_IPC)
+    event_desc = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["ExpEventDesc"], 0, ExpEventFlags.IPC_EXP)
+    event_of = (ctypes.c_uint64 * 1)()
+    with held_lane(here):
+        event = fill(here, mine, 7)
+        must("urEnqueueUSMMemcpy", here, 0, mine, ctypes.addressof(own), 4096, 0, 0, 0)
+        for name in NUMBERED:
+            if name != "urAdapterRelease":
+                call(name)  # nulls
+        physical = made("urPhysicalMemCreate", context, device, size, properties)
+        must("urVirtualMemMap", context, granule, size, physical, 0, VirtualMemAccessFlags.READ_WRITE)
+        must("urVirtualMemSetAccess", context, granule, size, VirtualMemAccessFlags.READ_ONLY)
+        must("urVirtualMemGetInfo", context, granule, size, 0, 4, data, 0)
+        must("urVirtualMemUnmap", context, granule, size)
+        must("urVirtualMemFree", context, granule, size)
+        must("urPhysicalMemGetInfo", physical, 2, 8, data, 0)
+        must("urUSMGetMemAllocInfo", context, mine, 0, 4, data, 0)
+        must("urUSMGetMemAllocInfo", context, other, 0, 4, data, 0)
+        must("urUSMImportExp", context, ctypes.addressof(own), SIZE)
+        must("urUSMReleaseExp", context, ctypes.addressof(own))
+        must("urUSMContextMemcpyExp", context, other, ctypes.addressof(own), SIZE)
+        must("urEventCreateExp", context, device, event_desc, event_of)
+        for kind, of in (("Mem", (context, other)), ("PhysMem", (context, physical)), ("Event", (event_of[0],))):
+            must(f"urIPCGet{kind}HandleExp", *of, data, ctypes.c_uint64())
+            opened = made(f"urIPCOpen{kind}HandleExp", context, *[device] * (kind != "Event"), data.value, 256)
+            if kind != "Event":
+                must(f"urIPCClose{kind}HandleExp", context, opened)
+            must(f"urIPCPut{kind}HandleExp", context, data.value)
+        must("urUSMFree", context, other)
+        must("urUSMFree", context, memory())
+        must("urPhysicalMemRelease", physical)
+        must("urQueueFlush", here)
+        for query in QueueInfo:
+            call("urQueueGetInfo", here, query, 8, data, 0)
+        must("urQueueGetInfo", here, QueueInfo.EMPTY, 1, data, 0)
+        assert data.value & 0xFF == 0
+        wanted = {
+            EventInfo.COMMAND_QUEUE: here,
+            EventInfo.CONTEXT: context,
+            EventInfo.COMMAND_TYPE: Command.USM_FILL,
+            EventInfo.COMMAND_EXECUTION_STATUS: EventStatus.SUBMITTED,
+            EventInfo.REFERENCE_COUNT: 1,
+        }
+        for asked, value in wanted.items():
+            data.value = 0
+            must("urEventGetInfo", event, asked, 8, data, 0)
+            assert data.value == value, asked
+        assert status(event) == EventStatus.SUBMITTED
+    must("urQueueFinish", here)
+    assert byte(mine + SIZE - 1) == 7
+    for asked, value in wanted.items():
+        data.value = 0
+        must("urEventGetInfo", event, asked, 8, data, 0)
+        assert data.value == (value if asked is not EventInfo.COMMAND_EXECUTION_STATUS else EventStatus.COMPLETE), asked
+
+
+def takers() -> None:
+    """Who takes away memory waits for the commands that use it, whichever queue has them."""
+    context, device = loader.get_context(), loader.get_device()
+    own, fresh, elsewhere = (ctypes.c_uint8 * SIZE)(), memory(), queue()
+    data, size = ctypes.c_uint64(), ctypes.c_uint64()
+    must("urIPCGetMemHandleExp", context, fresh, data, size)
+    must("urUSMHostAllocRegisterExp", context, ctypes.addressof(own), SIZE, 0)
+    used: dict[str, tuple[int, Callable[[int], tuple[int, ...]]]] = {
+        "urUSMFree": (memory(), lambda there: (context, there)),
+        "urMemoryExportFreeExportableMemoryExp": (memory(), lambda there: (context, device, there)),
+        "urIPCCloseMemHandleExp": (
+            made("urIPCOpenMemHandleExp", context, device, data.value, size.value),
+            lambda there: (context, there),
+        ),
+        "urUSMHostAllocUnregisterExp": (ctypes.addressof(own), lambda there: (context, there)),
+        "urEnqueueUSMFreeExp": (memory(), lambda there: (elsewhere, 0, there, 0, 0, 0)),
+        "urDeviceWaitExp": (memory(), lambda _there: (device,)),
+    }
+    ranges = {"urVirtualMemFree"}  # no command without Python uses one
+    assert used.keys() | ranges == {each for each in NUMBERED if takes_memory(FUNCTIONS[each])} | {"urDeviceWaitExp"}
+    for name, (there, arguments) in used.items():
+        assert taken(name, arguments(there), lambda here, there=there: fill(here, there + SIZE // 2, 9, SIZE // 2))
+    for enqueue in (
+        lambda here, there: made("urEnqueueUSMMemcpy", here, 0, fresh, there + SIZE // 2, SIZE // 2, 0, 0),
+        lambda here, there: made("urEnqueueUSMMemcpy2D", here, 0, fresh, 512, there + SIZE // 2, 512, 500, 1024, 0, 0),
+        lambda here, there: made("urEnqueueUSMPrefetch", here, there + 64, 64, 0, 0, 0),
+    ):
+        there = memory()
+        assert taken("urUSMFree", (context, there), lambda here, do=enqueue, there=there: do(here, there))
+
+
+def taken(name: str, words: tuple[int, ...], enqueue: Callable[[int], int]) -> bool:
+    """Whether the function came back after the command that a queue was held up with."""
+    here, found = queue(), list[int]()
+    with held_lane(here) as let_go:
+        event = enqueue(here)
+        taker = threading.Thread(target=lambda: found.extend((call(name, *words), status(event))))
+        taker.start()
+        until(lambda _: len(found) == 2 or sleeps(taker.native_id or 0), 0)
+        let_go()
+        taker.join()
+    return found == [0, EventStatus.COMPLETE]
+
+
+def unmapped() -> None:
+    """What is mapped stays until the commands that use it are done."""
+    here, context, device, size = queue(), loader.get_context(), loader.get_device(), 1 << 21
+    start, physical = (
+        made("urVirtualMemReserve", context, 0, size),
+        made("urPhysicalMemCreate", context, device, size, 0),
+    )
+    must("urVirtualMemMap", context, start, size, physical, 0, VirtualMemAccessFlags.READ_WRITE)
+    gate = held_up(here)
+    event = fill(here, start, 5)
+    must("urUSMFree", context, memory())
+    assert call("urVirtualMemUnmap", context, start, size) == Result.ERROR_INVALID_VALUE
+    gate.signal()
+    must("urEventWait", *listed(event))
+    assert byte(start + SIZE - 1) == 5
+    must("urVirtualMemUnmap", context, start, size)
+    must("urVirtualMemFree", context, start, size)
 
 
 def called_back() -> None:

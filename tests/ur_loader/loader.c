@@ -2,11 +2,14 @@
  * the loader of one build has in its tables. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,10 +104,10 @@ void *get_context(void) { return context; }
 void *get_device(void) { return device; }
 
 /* Any function, for Python. */
-uint32_t call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, uint64_t h,
-              uint64_t i, uint64_t j, uint64_t k)
+uint32_t call(const char *name, const uint64_t *a) /* as many as any function has */
 {
-    return find(name)(a, b, c, d, e, f, g, h, i, j, k);
+    return find(name)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
+                      a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23]);
 }
 
 /* A lock of the program's own: one thread calls under it, another wants it while it has Python's lock. */
@@ -155,6 +158,35 @@ void want_lock(void)
     __atomic_store_n(&wanted, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_lock(&own);
     pthread_mutex_unlock(&own);
+}
+
+/* Hold a thread wherever it is, in a signal's handler. */
+static int pipes[2];
+static sem_t held;
+
+static void stay(int number)
+{
+    char byte;
+    (void)number;
+    sem_post(&held);
+    while (read(pipes[0], &byte, 1) != 1)
+        ;
+}
+
+void hold(int thread)
+{
+    struct sigaction action = {.sa_handler = stay, .sa_flags = SA_RESTART};
+    if (pipe(pipes) || sem_init(&held, 0, 0) || sigaction(SIGRTMIN + 3, &action, NULL) ||
+        syscall(SYS_tgkill, getpid(), thread, SIGRTMIN + 3))
+        abort();
+    while (sem_wait(&held))
+        ;
+}
+
+void let_go(void)
+{
+    if (write(pipes[1], "", 1) != 1)
+        abort();
 }
 
 static void threads(void)

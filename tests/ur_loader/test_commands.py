@@ -78,6 +78,18 @@ def test_properties(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "properties") == ""
 
 
+def test_a_busy_queue_holds_up_no_function(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "every_function") == ""
+
+
+def test_memory_is_taken_away_after_its_commands(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "takers") == ""
+
+
+def test_a_mapped_range_that_a_command_uses(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "unmapped") == ""
+
+
 def test_callbacks(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "called_back") == ""
 

@@ -100,18 +100,19 @@ enum { COMMAND_EXECUTION_STATUS = 3, COMPLETE = 0, SUBMITTED = 2 };
 
 static bool status(const xp_box *box, const uint64_t *words)
 {
-    uint32_t *value = (uint32_t *)words[3];
-    size_t *written = (size_t *)words[4];
     uint64_t point;
-    if (words[1] != COMMAND_EXECUTION_STATUS || !value || words[2] < sizeof *value)
-        return false;
+    if (words[1] != COMMAND_EXECUTION_STATUS)
+        return xp_event_property(box, xp_command_forms[box->function].type, words);
     int state = xp_is_owed(box) ? XP_PENDING : xp_state_of(box, &point);
-    if (state != XP_DONE && state != XP_PENDING)
-        return false;
-    *value = state == XP_DONE ? COMPLETE : SUBMITTED;
-    if (written)
-        *written = sizeof *value;
-    return true;
+    uint32_t value = state == XP_DONE ? COMPLETE : SUBMITTED;
+    return (state == XP_DONE || state == XP_PENDING) && xp_give(words, &value, sizeof value);
+}
+
+/* Whether a queue is empty. Python is asked if nothing is in its lane. */
+static bool is_known_busy(const xp_box *queue, const uint64_t *words)
+{
+    bool empty = false;
+    return words[1] == XP_QUEUE_EMPTY && xp_queue_is_busy(queue) && xp_give(words, &empty, sizeof empty);
 }
 
 /* Wait for the events that it may wait for. Unless all succeeded, Python reports the result. */
@@ -159,7 +160,9 @@ static bool natively(unsigned how, unsigned kind, const uint64_t *words)
     case XP_STATUS: return xp_is(box, kind) && status(box, words);
     case XP_WAITS: return words[0] && words[1] && wait_for(kind, (uint32_t)words[0], (xp_box *const *)words[1]);
     case XP_FINISHES: return xp_is(box, kind) && xp_finish(box, finish_device);
-    case XP_ASKS: return (kind > XP_COUNTED_KINDS || xp_is(box, kind)) && xp_property_of(box, kind, words);
+    case XP_ASKS:
+        return (kind > XP_COUNTED_KINDS || xp_is(box, kind)) &&
+               (xp_property_of(box, kind, words) || (kind == XP_QUEUE_KIND && is_known_busy(box, words)));
     default: return false;
     }
 }

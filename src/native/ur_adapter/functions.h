@@ -8,6 +8,9 @@
 #define XP_COUNTED_KINDS 6
 #define XP_QUEUE_KIND 2
 #define XP_EVENT_KIND 3
+#define XP_QUEUE_CONTEXT 0
+#define XP_QUEUE_DEVICE 1
+#define XP_QUEUE_EMPTY 6
 #endif
 
 #ifdef XP_TABLE /* the entry points and tables, for one file */
@@ -891,20 +894,20 @@ static bool urEnqueueUSMPrefetch_plain(const uint64_t *a, uint32_t backend)
 }
 
 static const xp_command_form xp_command_forms[XP_FUNCTIONS] = {
-    [21] = {.plain = urEnqueueEventsWait_plain, .event = 3, .waits = 1},
-    [22] = {.plain = urEnqueueEventsWaitWithBarrier_plain, .event = 3, .waits = 1},
-    [23] = {.plain = urEnqueueEventsWaitWithBarrierExt_plain, .event = 4, .given = true, .waits = 2},
-    [34] = {.plain = urEnqueueTimestampRecordingExp_plain, .blocking = 1, .event = 4, .needs = 1, .waits = 2},
-    [35] = {.plain = urEnqueueUSMAdvise_plain, .event = 4},
-    [37] = {.plain = urEnqueueUSMFill_plain, .does = XP_FILLS, .event = 7, .pattern = 3, .to = 1, .to_pitch = 4, .waits = 5, .width = 4},
-    [38] = {.plain = urEnqueueUSMFill2D_plain, .does = XP_FILLS, .event = 9, .pattern = 4, .rows = 6, .to = 1, .to_pitch = 2, .waits = 7, .width = 5},
-    [41] = {.plain = urEnqueueUSMMemcpy_plain, .blocking = 1, .does = XP_COPIES, .event = 7, .from = 3, .from_pitch = 4, .to = 2, .to_pitch = 4, .waits = 5, .width = 4},
-    [42] = {.plain = urEnqueueUSMMemcpy2D_plain, .blocking = 1, .does = XP_COPIES, .event = 10, .from = 4, .from_pitch = 5, .rows = 7, .to = 2, .to_pitch = 3, .waits = 8, .width = 6},
-    [43] = {.plain = urEnqueueUSMPrefetch_plain, .event = 6, .waits = 4},
+    [21] = {.plain = urEnqueueEventsWait_plain, .event = 3, .type = 1, .waits = 1},
+    [22] = {.plain = urEnqueueEventsWaitWithBarrier_plain, .event = 3, .type = 2, .waits = 1},
+    [23] = {.plain = urEnqueueEventsWaitWithBarrierExt_plain, .event = 4, .given = true, .type = 2, .waits = 2},
+    [34] = {.plain = urEnqueueTimestampRecordingExp_plain, .blocking = 1, .event = 4, .needs = 1, .type = 8194, .waits = 2},
+    [35] = {.plain = urEnqueueUSMAdvise_plain, .event = 4, .type = 20, .uses = {{.at = 1, .nbytes = 2}}},
+    [37] = {.plain = urEnqueueUSMFill_plain, .does = XP_FILLS, .event = 7, .pattern = 3, .to = 1, .to_pitch = 4, .type = 17, .uses = {{.at = 1, .nbytes = 4}}, .waits = 5, .width = 4},
+    [38] = {.plain = urEnqueueUSMFill2D_plain, .does = XP_FILLS, .event = 9, .pattern = 4, .rows = 6, .to = 1, .to_pitch = 2, .type = 21, .uses = {{.at = 1, .nbytes = 2, .times = 6}}, .waits = 7, .width = 5},
+    [41] = {.plain = urEnqueueUSMMemcpy_plain, .blocking = 1, .does = XP_COPIES, .event = 7, .from = 3, .from_pitch = 4, .to = 2, .to_pitch = 4, .type = 18, .uses = {{.at = 2, .nbytes = 4}, {.at = 3, .nbytes = 4}}, .waits = 5, .width = 4},
+    [42] = {.plain = urEnqueueUSMMemcpy2D_plain, .blocking = 1, .does = XP_COPIES, .event = 10, .from = 4, .from_pitch = 5, .rows = 7, .to = 2, .to_pitch = 3, .type = 22, .uses = {{.at = 2, .nbytes = 3, .times = 7}, {.at = 4, .nbytes = 5, .times = 7}}, .waits = 8, .width = 6},
+    [43] = {.plain = urEnqueueUSMPrefetch_plain, .event = 6, .type = 19, .uses = {{.at = 1, .nbytes = 2}}, .waits = 4},
 };
 
 static const xp_order xp_orders[XP_FUNCTIONS] = {
-    [20] = {.all = true}, /* urDeviceWaitExp */
+    [20] = {.device = 1}, /* urDeviceWaitExp */
     [21] = {.queue = 1, .events = 2}, /* urEnqueueEventsWait */
     [22] = {.queue = 1, .events = 2}, /* urEnqueueEventsWaitWithBarrier */
     [23] = {.queue = 1, .events = 3, .given = 5}, /* urEnqueueEventsWaitWithBarrierExt */
@@ -923,7 +926,7 @@ static const xp_order xp_orders[XP_FUNCTIONS] = {
     [36] = {.queue = 1, .events = 5}, /* urEnqueueUSMDeviceAllocExp */
     [37] = {.queue = 1, .events = 6}, /* urEnqueueUSMFill */
     [38] = {.queue = 1, .events = 8}, /* urEnqueueUSMFill2D */
-    [39] = {.queue = 1, .events = 4}, /* urEnqueueUSMFreeExp */
+    [39] = {.queue = 1, .memory = 3, .events = 4}, /* urEnqueueUSMFreeExp */
     [40] = {.queue = 1, .events = 5}, /* urEnqueueUSMHostAllocExp */
     [41] = {.queue = 1, .events = 6}, /* urEnqueueUSMMemcpy */
     [42] = {.queue = 1, .events = 9}, /* urEnqueueUSMMemcpy2D */
@@ -936,41 +939,14 @@ static const xp_order xp_orders[XP_FUNCTIONS] = {
     [51] = {.event = 1}, /* urEventRetain */
     [52] = {.event = 1}, /* urEventSetCallback */
     [53] = {.events = 1}, /* urEventWait */
-    [54] = {.all = true}, /* urIPCCloseMemHandleExp */
-    [55] = {.all = true}, /* urIPCClosePhysMemHandleExp */
+    [54] = {.memory = 2}, /* urIPCCloseMemHandleExp */
     [56] = {.event = 1}, /* urIPCGetEventHandleExp */
-    [57] = {.all = true}, /* urIPCGetMemHandleExp */
-    [58] = {.all = true}, /* urIPCGetPhysMemHandleExp */
-    [59] = {.all = true}, /* urIPCOpenEventHandleExp */
-    [60] = {.all = true}, /* urIPCOpenMemHandleExp */
-    [61] = {.all = true}, /* urIPCOpenPhysMemHandleExp */
-    [62] = {.all = true}, /* urIPCPutEventHandleExp */
-    [63] = {.all = true}, /* urIPCPutMemHandleExp */
-    [64] = {.all = true}, /* urIPCPutPhysMemHandleExp */
-    [71] = {.all = true}, /* urMemoryExportExportMemoryHandleExp */
-    [72] = {.all = true}, /* urMemoryExportFreeExportableMemoryExp */
-    [74] = {.all = true}, /* urPhysicalMemGetInfo */
-    [75] = {.all = true}, /* urPhysicalMemRelease */
-    [76] = {.all = true}, /* urPhysicalMemRetain */
+    [72] = {.memory = 3}, /* urMemoryExportFreeExportableMemoryExp */
     [85] = {.queue = 1}, /* urQueueFinish */
-    [86] = {.queue = 1}, /* urQueueFlush */
-    [87] = {.queue = 1}, /* urQueueGetInfo */
     [88] = {.queue = 1}, /* urQueueGetNativeHandle */
-    [89] = {.queue = 1}, /* urQueueRelease */
-    [90] = {.queue = 1}, /* urQueueRetain */
-    [91] = {.all = true}, /* urUSMContextMemcpyExp */
-    [93] = {.all = true}, /* urUSMFree */
-    [94] = {.all = true}, /* urUSMGetMemAllocInfo */
-    [96] = {.all = true}, /* urUSMHostAllocRegisterExp */
-    [97] = {.all = true}, /* urUSMHostAllocUnregisterExp */
-    [98] = {.all = true}, /* urUSMImportExp */
-    [111] = {.all = true}, /* urUSMReleaseExp */
-    [116] = {.all = true}, /* urVirtualMemFree */
-    [117] = {.all = true}, /* urVirtualMemGetInfo */
-    [119] = {.all = true}, /* urVirtualMemMap */
-    [120] = {.all = true}, /* urVirtualMemReserve */
-    [121] = {.all = true}, /* urVirtualMemSetAccess */
-    [122] = {.all = true}, /* urVirtualMemUnmap */
+    [93] = {.memory = 2}, /* urUSMFree */
+    [97] = {.memory = 2}, /* urUSMHostAllocUnregisterExp */
+    [116] = {.memory = 2}, /* urVirtualMemFree */
 };
 
 static const xp_slot urGetAdapterProcAddrTable_0[] = {

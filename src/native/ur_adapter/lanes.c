@@ -35,6 +35,7 @@ typedef struct command {
 struct xp_lane {
     xp_lane *next;
     command *first, **last;
+    command *running;      /* taken out, and not done */
     uint64_t posted, done; /* commands; done: carried out, or given to Python */
     uint64_t oldest;       /* the serial number of the first that is not done, if there is one */
     bool runs, sleeps, closed;
@@ -70,11 +71,11 @@ bool xp_has_been_made(const xp_box *event)
     return !xp_is_owed(event);
 }
 
-/* Called with the lock. Return whether all commands up to that one have left their lanes. */
-static bool all_done(uint64_t serial)
+/* Called with the lock. Return whether all commands have left their lanes. */
+static bool all_done(void)
 {
     for (const xp_lane *each = lanes; each; each = each->next)
-        if (each->done < each->posted && each->oldest <= serial)
+        if (each->done < each->posted)
             return false;
     return true;
 }
@@ -85,16 +86,94 @@ static xp_box *queue_of(const xp_order *order, const uint64_t *words)
     return xp_is(queue, XP_QUEUE_KIND) ? queue : NULL;
 }
 
-/* Called with the lock. Return whether a call has to wait for lanes, up to a command. */
-static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *queue, uint64_t serial)
+/* Called with the lock. Return the first command of a lane that is not done, or NULL. */
+static const command *pending(const xp_lane *lane) { return lane->running ? lane->running : lane->first; }
+
+static const command *after(const xp_lane *lane, const command *c) { return c == lane->running ? lane->first : c->next; }
+
+typedef struct {
+    uint64_t begin, end;
+} span;
+
+static bool uses(const command *c, const span *memory)
+{
+    const uint64_t *a = c->words;
+    for (size_t i = 0; i < sizeof c->form->uses / sizeof *c->form->uses && c->form->uses[i].at; i++) {
+        uint64_t nbytes = a[c->form->uses[i].nbytes] * (c->form->uses[i].times ? a[c->form->uses[i].times] : 1);
+        if (!xp_apart(a[c->form->uses[i].at], nbytes, memory->begin, memory->end - memory->begin))
+            return true;
+    }
+    return false;
+}
+
+/* Called with the lock. Return whether a command that is not done, up to that one, uses the memory. */
+static bool is_used(const span *memory, uint64_t serial)
+{
+    for (const xp_lane *each = lanes; each; each = each->next)
+        for (const command *c = pending(each); c && c->serial <= serial; c = after(each, c))
+            if (uses(c, memory))
+                return true;
+    return false;
+}
+
+static const void *device_of(const xp_box *queue)
+{
+    void *device = NULL;
+    xp_property_of(queue, XP_QUEUE_KIND, (uint64_t[]){0, XP_QUEUE_DEVICE, sizeof device, (uintptr_t)&device, 0});
+    return device;
+}
+
+/* Called with the lock. The same for a command of the device's queues. */
+static bool is_busy(const void *device, uint64_t serial)
+{
+    for (const xp_lane *each = lanes; each; each = each->next) {
+        const command *c = pending(each);
+        const void *of = c && c->serial <= serial ? device_of(c->queue) : device;
+        if (c && c->serial <= serial && (of == device || !of))
+            return true;
+    }
+    return false;
+}
+
+bool xp_queue_is_busy(const xp_box *queue)
+{
+    pthread_mutex_lock(&lock);
+    bool busy = queue->lane && queue->lane->done < queue->lane->posted;
+    pthread_mutex_unlock(&lock);
+    return busy;
+}
+
+enum { COMMAND_QUEUE = 0, CONTEXT = 1, COMMAND_TYPE = 2, REFERENCE_COUNT = 4 };
+
+bool xp_event_property(const xp_box *event, uint32_t type, const uint64_t *words)
+{
+    uint32_t references = (uint32_t)event->count;
+    pthread_mutex_lock(&lock);
+    const xp_box *queue = xp_is_owed(event) ? event->queue : NULL;
+    bool good = queue != NULL;
+    if (good && words[1] == COMMAND_QUEUE)
+        good = xp_give(words, &queue, sizeof queue);
+    else if (good && words[1] == COMMAND_TYPE)
+        good = xp_give(words, &type, sizeof type);
+    else if (good && words[1] == REFERENCE_COUNT)
+        good = xp_give(words, &references, sizeof references);
+    else
+        good = good && words[1] == CONTEXT &&
+               xp_property_of(queue, XP_QUEUE_KIND, (uint64_t[]){0, XP_QUEUE_CONTEXT, words[2], words[3], words[4]});
+    pthread_mutex_unlock(&lock);
+    return good;
+}
+
+/* Called with the lock. Return whether a call has to wait for lanes, up to a command. `memory`: what it takes away. */
+static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *queue, const span *memory, uint64_t serial)
 {
     const xp_box *event = order->event ? (xp_box *)words[order->event - 1] : NULL;
     xp_box *const *given = order->given ? (xp_box **)words[order->given - 1] : NULL;
     xp_box *const *events = order->events ? (xp_box **)words[order->events] : NULL;
     uint32_t count = events ? (uint32_t)words[order->events - 1] : 0;
     bool late = (queue && queue->lane && queue->lane->done < queue->lane->posted && queue->lane->oldest <= serial) ||
-                (xp_is(event, XP_EVENT_KIND) && xp_is_owed(event)) || (order->all && !all_done(serial)) ||
-                (given && xp_is_box(*given) && xp_is_owed(*given));
+                (xp_is(event, XP_EVENT_KIND) && xp_is_owed(event)) || (order->memory && is_used(memory, serial)) ||
+                (order->device && is_busy((void *)words[order->device - 1], serial)) || (given && xp_is_box(*given) && xp_is_owed(*given));
     for (uint32_t i = 0; i < count && !late; i++)
         late = xp_is(events[i], XP_EVENT_KIND) && xp_is_owed(events[i]);
     return late;
@@ -106,17 +185,20 @@ void xp_catch_up(const xp_order *order, const uint64_t *words)
         return;
     void *unlocked = NULL;
     xp_box *queue = queue_of(order, words);
+    span memory = {0};
+    if (order->memory)
+        xp_range_of(words[order->memory - 1], &memory.begin, &memory.end);
     pthread_mutex_lock(&lock);
     uint64_t serial = newest;
     if (queue) { /* the commands in its lane go to Python, and so do later ones */
         queue->callers++;
         queue->by_python = 1;
     }
-    if (is_late(order, words, queue, serial)) {
+    if (is_late(order, words, queue, &memory, serial)) {
         pthread_mutex_unlock(&lock);
         unlocked = xp_python_unlock();
         pthread_mutex_lock(&lock);
-        while (is_late(order, words, queue, serial) && !xp_python_over())
+        while (is_late(order, words, queue, &memory, serial) && !xp_python_over())
             wait_for_progress();
     }
     pthread_mutex_unlock(&lock);
@@ -191,7 +273,7 @@ void xp_flush(double seconds)
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&lock);
     waiting++;
-    while (!all_done(UINT64_MAX) && pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT)
+    while (!all_done() && pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT)
         ;
     waiting--;
     pthread_mutex_unlock(&lock);
@@ -225,7 +307,7 @@ static command *take(xp_lane *lane)
         pthread_cond_wait(&lane->some, &lock);
     }
     lane->sleeps = false;
-    command *found = lane->first;
+    command *found = lane->running = lane->first;
     if (found) {
         lane->first = found->next;
         if (!lane->first)
@@ -258,6 +340,7 @@ static void settle(xp_lane *lane, command *c)
         __atomic_store_n(&c->event->owed, 0, __ATOMIC_RELEASE);
     }
     lane->done++;
+    lane->running = NULL;
     if (lane->first)
         lane->oldest = lane->first->serial;
     if (waiting)
@@ -459,6 +542,7 @@ static xp_lane *lane_of(xp_box *queue)
         return lane;
     if (pthread_create(&thread, NULL, run, lane))
         return NULL;
+    pthread_setname_np(thread, "xpushare-lane");
     pthread_detach(thread);
     lane->runs = true;
     lane->next = lanes;

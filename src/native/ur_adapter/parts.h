@@ -88,6 +88,8 @@ typedef struct {
 extern xp_engine_functions xp_engine;
 
 /* --- properties.c ------------------------------------------------------------------------------------------------- */
+/* Answer a query with these bytes. True if they fit. `words`: those of the call, from the handle on. */
+bool xp_give(const uint64_t *words, const void *value, size_t nbytes);
 /* Answer a query about a handle of that kind. True if the answer is known and fits. */
 bool xp_property_of(const xp_box *box, unsigned kind, const uint64_t *words);
 void xp_forget(const xp_box *box);
@@ -96,6 +98,8 @@ void xp_forget(const xp_box *box);
 enum { XP_HINTS, XP_READS, XP_WRITES }; /* hints are about USM memory only */
 /* Return whether commands of that backend's queues may use `times` times so many bytes in this way. */
 bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, int use);
+/* The range that contains an address; only the address itself if none is known. */
+void xp_range_of(uint64_t address, uint64_t *begin, uint64_t *end);
 enum { XP_HERE, XP_ELSEWHERE, XP_ORDINARY };
 /* Whether these bytes have none in common. */
 static inline bool xp_apart(uint64_t a, uint64_t a_nbytes, uint64_t b, uint64_t b_nbytes)
@@ -117,13 +121,19 @@ typedef struct {
     /* The memory that it uses: */
     enum { XP_NOTHING, XP_COPIES, XP_FILLS } does;
     uint8_t to, from, to_pitch, from_pitch, width, rows; /* `rows` may be none: there is one */
+    /* The same for whoever takes memory away: `times` times so many bytes from there on. `times` may be none: once. */
+    struct {
+        uint8_t at, nbytes, times;
+    } uses[2];
+    uint32_t type; /* the kind of command */
 } xp_command_form;
 
 /* The earlier commands that must finish before Python handles a call. Numbers of words, counted from 1. */
 typedef struct {
     uint8_t queue, event, given; /* handles; `given`: a pointer to an event's */
     uint8_t events;              /* the number of events in a list, which comes next */
-    bool all;
+    uint8_t memory;              /* an address: all commands that use its allocation, in any queue */
+    uint8_t device;              /* a handle: all commands of its queues */
 } xp_order;
 
 enum { XP_MOST_WORDS = 16 };
@@ -135,6 +145,9 @@ void xp_caught_up(const xp_order *order, const uint64_t *words); /* after it */
 bool xp_has_been_made(const xp_box *event); /* waits until its command is carried out or given to Python; false if Python has ended */
 /* Waits for all its commands, including a device's with `of_device`. False: ask Python. */
 bool xp_finish(const xp_box *queue, bool (*of_device)(const xp_box *queue));
+/* Answer a query about an event whose command is still in its lane. `type`: of that command. */
+bool xp_event_property(const xp_box *event, uint32_t type, const uint64_t *words);
+bool xp_queue_is_busy(const xp_box *queue); /* commands are in its lane */
 void xp_flush(double seconds);              /* wait until all commands have left the lanes, but at most this long */
 
 /* --- interpreter.c ------------------------------------------------------------------------------------------------ */

@@ -29,17 +29,24 @@ static const xp_property *find(const xp_box *box, uint32_t kind, uint32_t query)
     return each;
 }
 
-bool xp_property_of(const xp_box *box, unsigned kind, const uint64_t *words)
+bool xp_give(const uint64_t *words, const void *value, size_t nbytes)
 {
     size_t room = words[2], *written = (size_t *)words[4];
-    void *value = (void *)words[3];
+    void *to = (void *)words[3];
+    if (to ? room < nbytes : room || !written)
+        return false;
+    if (to)
+        memcpy(to, value, nbytes);
+    if (written)
+        *written = nbytes;
+    return true;
+}
+
+bool xp_property_of(const xp_box *box, unsigned kind, const uint64_t *words)
+{
     pthread_mutex_lock(&lock);
     const xp_property *found = find(box, kind, (uint32_t)words[1]);
-    bool good = found && (value ? room >= found->nbytes : !room && written);
-    if (good && value)
-        memcpy(value, found->value, found->nbytes);
-    if (good && written)
-        *written = found->nbytes;
+    bool good = found && xp_give(words, found->value, found->nbytes);
     pthread_mutex_unlock(&lock);
     return good;
 }

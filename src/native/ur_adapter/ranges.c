@@ -79,6 +79,15 @@ static const range *range_at(uint64_t address)
     return at && address < ranges[at - 1].end ? &ranges[at - 1] : NULL;
 }
 
+void xp_range_of(uint64_t address, uint64_t *begin, uint64_t *end)
+{
+    pthread_mutex_lock(&lock);
+    const range *found = range_at(address);
+    *begin = found ? found->begin : address;
+    *end = found ? found->end : address + 1;
+    pthread_mutex_unlock(&lock);
+}
+
 int xp_lies(uint32_t device, uint64_t address)
 {
     pthread_mutex_lock(&lock);

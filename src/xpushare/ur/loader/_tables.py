@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from xpushare.common.aspects import Aspect
 from xpushare.ur import _enums
-from xpushare.ur._enums import Command
+from xpushare.ur._enums import Command, QueueInfo
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES
-from xpushare.ur._spec import Function
+from xpushare.ur._spec import Function, Touched
 from xpushare.ur.loader._builds import BUILDS, OF_THE_LOADER, ORDER, PROTOTYPES, TABLES
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
     "TRAITS",
     "Parameter",
     "command_of",
+    "follows_queue",
     "kept_queries",
     "parameters",
     "tables",
+    "takes_memory",
     "words_of",
 ]
 
@@ -225,13 +227,23 @@ def _form(function: Function) -> tuple[str, str] | None:
             return None
     if function.needs is not None:
         form["needs"] = str(1 << TRAITS.index(function.needs))
+    if function.touches:
+        form["uses"] = f"{{{', '.join(_use(words, each) for each in function.touches)}}}"
     form |= (does := _does(function, words))
     if "from" in does:  # drivers differ in how they treat overlapping bytes, so Python asks them
         sizes = [" * ".join(f"a[{words[name]}]" for name in each.nbytes.split(" * ")) for each in function.touches]
         begins = [f"a[{words[each.pointer]}]" for each in function.touches]
         conditions.append(f"xp_apart({begins[0]}, {sizes[0]}, {begins[1]}, {sizes[1]})")
+    form["type"] = str(int(command_of(function.name)))
     conditions += reaches  # the most expensive conditions come last
     return ", ".join(f".{name} = {value}" for name, value in sorted(form.items())), " &&\n           ".join(conditions)
+
+
+def _use(words: dict[str, int], touched: Touched) -> str:
+    """Return the initialiser of an element of `uses` in an `xp_command_form`: where the command uses memory."""
+    nbytes, *times = touched.nbytes.split(" * ")
+    fields = {"at": touched.pointer, "nbytes": nbytes} | ({"times": times[0]} if times else {})
+    return f"{{{', '.join(f'.{name} = {words[each]}' for name, each in fields.items())}}}"
 
 
 def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
@@ -252,25 +264,43 @@ def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
     return found
 
 
+def takes_memory(function: Function) -> str:
+    """Return the name of the argument with the address of the memory that the function takes away, for instance by
+    freeing it. Return an empty string if the function takes none away.
+
+    Commands never use a mapped range without Python, which refuses to unmap what a command still uses.
+    """
+    return next((arg.name for arg in function.args if function.ends and arg.base_kind == "pointer"), "")
+
+
+def follows_queue(function: Function) -> bool:
+    """Return whether the function comes after the earlier commands of the queue that is its argument: it enqueues a
+    command, waits for the commands, or returns the driver's queue. Other functions of a queue depend on no command.
+    """
+    does = function.operations or not function.returns.startswith(("None", "info:"))
+    return bool(does) and any(arg.base_kind == "handle:queue" for arg in function.args)
+
+
 def _order(function: Function) -> str:
     """Return the initialiser of an `xp_order`, which says which earlier commands must finish before Python handles this
-    call.
+    call. Apart from the commands of its own queue and events, these are the commands that use memory which the function
+    takes away.
     """
     words = words_of(function.name)
-    kinds = {arg.base_kind: words[arg.name] for arg in function.args}
     passed = {parameter.name: parameter.passed for parameter in parameters(function.name)}
     found: list[str] = []
     for arg in function.args:
         at = words[arg.name]
-        if arg.base_kind == "handle:queue":
+        if arg.base_kind == "handle:queue" and follows_queue(function):
             found.append(f".queue = {at + 1}")
         elif arg.base_kind == "handle:event":
             found.append(f".{'given' if passed[arg.name] == 'ptr' else 'event'} = {at + 1}")
         elif arg.base_kind == "sequence:event":
             found.append(f".events = {at}")
-    ends = not {"pointer", "bytes", "handle:physical_mem"}.isdisjoint(kinds)  # a command may still use it
-    if "handle:queue" not in kinds and (ends or function.name == "urDeviceWaitExp"):
-        found.append(".all = true")
+        elif arg.name == takes_memory(function):
+            found.append(f".memory = {at + 1}")
+        elif arg.base_kind == "handle:device" and function.name == "urDeviceWaitExp":
+            found.append(f".device = {at + 1}")
     return ", ".join(found)
 
 
@@ -304,6 +334,9 @@ def _numbers() -> Iterator[str]:
     yield f"#define XP_HOST_TRAIT {HOST}"
     yield f"#define XP_COUNTED_KINDS {len(COUNTED)}"
     yield from (f"#define XP_{kind.upper()}_KIND {KIND_NUMBERS[kind]}" for kind in ("queue", "event"))
+    yield f"#define XP_QUEUE_CONTEXT {QueueInfo.CONTEXT:d}"
+    yield f"#define XP_QUEUE_DEVICE {QueueInfo.DEVICE:d}"
+    yield f"#define XP_QUEUE_EMPTY {QueueInfo.EMPTY:d}"
     yield "#endif"
 
 
