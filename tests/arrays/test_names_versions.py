@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import ctypes
 import itertools
@@ -19,7 +20,7 @@ import trio
 
 import harness
 import xpushare as xs
-from harness import Child, kept
+from harness import Child, kept, wait_until
 from named_arrays import filled, unpublish_all, value_of
 from sampling import sampled
 from xpushare import _native
@@ -578,6 +579,28 @@ def test_without_an_inotify_instance_a_lookup_waits_all_the_same(
             pending.result()
     assert "no inotify" in caplog.text
     peer.call(xs.unpublish, "w")
+
+
+def test_without_an_inotify_instance_a_wait_takes_little_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of conformance rule 9.1, which measures the waits with inotify."""
+    _without_inotify(monkeypatch)
+    with xs.watch("w") as versions:
+
+        def wait() -> None:
+            with contextlib.suppress(xs.InvalidArgumentError):  # the watch is closed
+                versions.next()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        clock = time.pthread_getcpuclockid(waiting.ident or 0)
+
+        def share() -> float:
+            before, began = time.clock_gettime(clock), time.monotonic()
+            time.sleep(0.5)
+            return (time.clock_gettime(clock) - before) / (time.monotonic() - began)
+
+        wait_until(lambda: share() < 0.005)
+    waiting.join()
 
 
 def hold_instances() -> int:

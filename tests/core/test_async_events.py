@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -258,3 +260,12 @@ def test_closing_while_others_wait(event: xs.Event) -> None:
 
     asyncio.run(main())
     xs.ipc.event.put(handle)
+
+
+def test_while_another_thread_imports_an_event_loop(event: xs.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module is in `sys.modules` already, without most of its names."""
+    event.signal()
+    monkeypatch.setitem(sys.modules, "trio", types.ModuleType("trio"))
+    asyncio.run(event.reached(1))
+    monkeypatch.setitem(sys.modules, "asyncio", types.ModuleType("asyncio"))
+    event.recovered(0)

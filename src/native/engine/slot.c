@@ -356,6 +356,15 @@ static int spin_for(xp_slot *s, uint64_t point, uint64_t until)
     return XP_PENDING;
 }
 
+/* An eighth of the time waited so far, at most 1 ms. After a quarter of a second, 1/256 of it, at most 4 ms. */
+static uint64_t nap_after(uint64_t waited)
+{
+    uint64_t eighth = waited / 8, long_wait = waited / 256;
+    if (eighth < 1000000)
+        return eighth < 20000 ? 20000 : eighth;
+    return long_wait < 1000000 ? 1000000 : long_wait > 4000000 ? 4000000 : long_wait;
+}
+
 int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
 {
     xp_words *w = s->w;
@@ -370,9 +379,8 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
     if (state != XP_PENDING || now >= end || XP_LOAD(&s->gone) || !xp_usable(s->d))
         return state;
     uint64_t most = watch == XP_RETRY ? RETRY_NS : watch == XP_POLLED ? POLL_NS : LONGEST_SLEEP_NS;
-    if (XP_LOAD(&w->device)) { /* nobody wakes us: sleep for an eighth of the time waited so far */
-        uint64_t nap = (now - start) / 8;
-        nap = nap < 20000 ? 20000 : nap > 1000000 ? 1000000 : nap;
+    if (XP_LOAD(&w->device)) { /* nobody wakes us */
+        uint64_t nap = nap_after(now - start);
         most = nap < most ? nap : most;
     }
     *rc = xp_futex_wait(&w->seq, seq, end - now < most ? end - now : most);

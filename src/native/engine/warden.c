@@ -6,7 +6,8 @@
 #include "relay.h"
 
 #define POLL_FIRST_NS 20000u
-#define POLL_LAST_NS 1000000u
+#define POLL_SLOWLY_NS 1000000u /* from here on the step grows slowly, so that no wait becomes much longer by it */
+#define POLL_LAST_NS 4000000u
 #define GUARD_LAST_NS 50000000u /* a guard alone only needs to know when it may end: deaths are reported anyway */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u
@@ -92,7 +93,7 @@ static uint64_t turn(uint64_t now, bool kicked)
         uint64_t last = wanted == 1 ? GUARD_LAST_NS : POLL_LAST_NS;
         T.step = sooner(T.step, last);
         T.poll_at = wanted ? xp_now() + T.step : XP_FOREVER;
-        T.step = sooner(T.step + T.step / 2, last);
+        T.step = sooner(T.step + T.step / (wanted == 1 || T.step < POLL_SLOWLY_NS ? 2 : 256), last);
     }
     return sooner(sooner(T.poll_at, T.locks_at), sooner(xp_connections_check(now), xp_trim_old(now)));
 }

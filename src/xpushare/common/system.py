@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, mapped, serve
 from xpushare.common.errors import FeatureNotSupportedError, from_os_error
+from xpushare.common.fds import own_fd
 
 __all__ = [
     "Domain",
@@ -44,6 +45,7 @@ __all__ = [
     "seal",
     "send",
     "serve",
+    "wakeup",
 ]
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -108,6 +110,13 @@ def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
     made.extend(map(_call, steps))
     domain: Domain = made[0]
     return domain
+
+
+def wakeup() -> OwnedFd:
+    """Make an eventfd for one waiter of this process, which `os.eventfd_write` wakes. It is not readable before that,
+    unlike a `bell`, which is always readable.
+    """
+    return own_fd(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
 def seal(fd: int, seals: int) -> None:

@@ -231,6 +231,9 @@ _TABLE: Final = (
     Rule("8.13", "Waiting for an event whose signal was lost gives ERROR_IN_EVENT_LIST_EXEC_STATUS", (EVENT, TWO_WAY)),
     Rule("8.14", "Objects of another context, or a device that is not in it, are refused", (MEMORY,)),
     Rule("8.15", "The numbers of the results are Unified Runtime's"),
+    # --- 9: waits ---
+    Rule("9.1", "A wait of any kind takes at most 0.5 % of a CPU, or 2 % if only a device completes its signal",
+         (MEMORY, EVENT, TWO_WAY)),
     # --- 10: channels, locks and atomics ---
     Rule("10.1",
          'Mode "all" sees every frame in order, "newest" the latest, "one" shares them out; finish() ends all',
@@ -308,6 +311,7 @@ _SECTIONS: Final = {
     "5": "Queues and events",
     "6": "Trees of arrays",
     "8": "The Unified Runtime face",
+    "9": "Waits",
     "10": "Channels, locks and atomics",
 }
 

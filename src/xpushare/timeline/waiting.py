@@ -63,18 +63,24 @@ def _look_again(loop: asyncio.AbstractEventLoop) -> None:
 def trio_here() -> Any:
     """Return the module `trio` if trio's event loop runs the current task, else None."""
     trio = sys.modules.get("trio")
-    if trio is not None:
-        try:
-            trio.lowlevel.current_task()
-        except RuntimeError:
-            return None
+    lowlevel = getattr(trio, "lowlevel", None)  # missing while another thread imports trio
+    if lowlevel is None:
+        return None
+    try:
+        lowlevel.current_task()
+    except RuntimeError:
+        return None
     return trio
 
 
 def in_loop() -> bool:
     """Return whether this thread currently runs an event loop of asyncio or trio."""
     asyncio = sys.modules.get("asyncio")
-    return (asyncio is not None and asyncio._get_running_loop() is not None) or trio_here() is not None
+    try:
+        running = asyncio is not None and asyncio._get_running_loop() is not None
+    except AttributeError:  # another thread imports asyncio
+        running = False
+    return running or trio_here() is not None
 
 
 @final
@@ -89,20 +95,20 @@ class Told:
     def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:
         self._points = list(points)
         self._tokens: list[tuple[_native.Slot, int]] = []
-        self._bell = system.bell()
-        self.fds: Final = self._bell.number, _native.notification_fd()
+        self._wakeup = system.wakeup()
+        self.fds: Final = self._wakeup.number, _native.notification_fd()
 
     def __enter__(self) -> Self:
-        bell = self._bell
+        wakeup = self._wakeup
         try:
             for slot, point in self._points:
                 slot.state(0)  # raises if the event cannot be used
                 token = next(_tokens)
                 self._tokens.append((slot, token))
                 with _lock:
-                    _waiters[token] = lambda: os.eventfd_write(bell.number, 1), slot
+                    _waiters[token] = lambda: os.eventfd_write(wakeup.number, 1), slot
                 if slot.notify_recovery(token) if point is None else slot.notify(point, token):
-                    os.eventfd_write(bell.number, 1)
+                    os.eventfd_write(wakeup.number, 1)
         except BaseException:
             self.__exit__()
             raise

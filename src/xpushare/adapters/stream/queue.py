@@ -51,9 +51,10 @@ T = TypeVar("T")
 _NOTHING: Final = Scopes(lambda _step, _code: AssertionError())
 _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 _WAITS_KEPT: Final = 64  # number of waits at which settled ones are first sorted out
-_SPIN: Final = 100e-6  # seconds for which the driver is polled without sleeping
+_SPIN: Final = 50e-6  # seconds for which the driver is polled without sleeping
 _NAP_FIRST: Final = 20e-6
 _NAP_MAX: Final = 1e-3
+_NAP_LONGEST: Final = 4e-3  # of a wait that has taken a second already
 
 
 @final
@@ -571,7 +572,6 @@ class DeviceQueue(DriverQueue):
             place = mark.place or self._native.handed
         reached = False
         try:
-            nap = _NAP_FIRST
             while True:
                 with self._stream.relaxed():
                     # Signals that the driver refused never complete. `_report` raises the refusal.
@@ -583,8 +583,8 @@ class DeviceQueue(DriverQueue):
                 if timeout is not None and waited >= timeout:
                     raise TimeoutError(f"the queue has not finished within {timeout:g} s")
                 if waited > _SPIN:  # short naps, so that Ctrl-C works
+                    nap = max(min(waited / 8, _NAP_MAX), min(waited / 256, _NAP_LONGEST))
                     time.sleep(nap if timeout is None else min(nap, max(timeout - waited, 0.0)))
-                    nap = min(nap * 1.25, _NAP_MAX)
         finally:
             if reached or not mark.place:
                 self._give_back(mark)  # free for reuse, since the next use sets it again
