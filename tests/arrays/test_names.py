@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ import harness
 import xpushare as xs
 from harness import Child, kept
 from xpushare.arrays import changes
-from xpushare.sharing import identity
+from xpushare.sharing import identity, node
 
 
 def folder() -> Path:
@@ -408,3 +409,199 @@ def _hold_garbage(path: str) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     assert _native.lock(fd, 0)
     os.write(fd, b"garbage")
+
+
+# --- how much a call looks at
+
+
+def publish_many(count: int) -> None:
+    kept["array"] = xs.empty(1)
+    for number in range(count):
+        xs.publish(f"many-{os.getpid()}-{number}", kept["array"])
+
+
+class _Looks:
+    """Counts the files and the entries of folders that this process looks at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in "lstat", "stat", "open":
+            monkeypatch.setattr(os, name, self._counting(getattr(os, name)))
+        listdir, scandir = os.listdir, os.scandir
+
+        def listed(folder: Any) -> list[str]:
+            found = listdir(folder)
+            self.count += len(found)
+            return found
+
+        monkeypatch.setattr(os, "listdir", listed)
+        monkeypatch.setattr(os, "scandir", lambda folder: _Scan(scandir(folder), self))
+
+    def _counting(self, function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.count += 1
+            return function(*arguments, **options)
+
+        return call
+
+    def of(self, act: Any) -> int:
+        self.count = 0
+        act()
+        return self.count
+
+
+class _Scan:
+    def __init__(self, scan: Any, looks: _Looks) -> None:
+        self._scan = scan
+        self._looks = looks
+        self.close = scan.close
+
+    def __iter__(self) -> _Scan:
+        return self
+
+    def __next__(self) -> Any:
+        self._looks.count += 1
+        return next(self._scan)
+
+    def __enter__(self) -> _Scan:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+def look_for_nothing() -> None:
+    with pytest.raises(TimeoutError, match="nobody has published 'nothing'"):
+        xs.lookup("nothing", timeout=0)
+
+
+@pytest.mark.parametrize("whose", ["own", "another's"])
+def test_a_call_does_not_look_at_every_name(whose: str, peer: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 600
+    array = xs.empty(1)
+    if whose == "own":
+        publish_many(many)
+    else:
+        peer.call(publish_many, many)
+    try:
+        looks = _Looks(monkeypatch)
+        for _ in range(3):
+            assert looks.of(lambda: xs.publish("w", array)) < many / 4
+            assert looks.of(lambda: xs.publish("w", array, replace=True)) < many / 4
+            assert looks.of(lambda: xs.lookup("w", timeout=0)) < many / 4
+            assert looks.of(look_for_nothing) < many / 2
+            assert looks.of(lambda: xs.unpublish("w")) < many / 4
+    finally:
+        monkeypatch.undo()
+        for name in list(xs.published()):
+            xs.unpublish(name) if whose == "own" else peer.call(xs.unpublish, name)
+
+
+def test_what_the_dead_left_goes_although_a_call_looks_at_a_few_files(peer: Child) -> None:
+    with Child() as child:
+        child.call(publish_many, 30)
+        peer.call(publish_many, 100)
+        child.kill()
+    xs.publish("mine", xs.empty(1))
+    for _ in range(100):
+        xs.lookup("mine")
+    assert len(files()) == 101
+    for name in list(xs.published()):
+        xs.unpublish(name) if name == "mine" else peer.call(xs.unpublish, name)
+
+
+# --- handles that are given to `publish`
+
+
+def exports() -> int:
+    gc.collect()
+    return node.current().table().statistics()["exports"]
+
+
+def anonymous_array() -> Any:
+    return xs.share(np.ones(100), copy=True)
+
+
+def anonymous_tree() -> Any:
+    return xs.share({"a": np.ones(100), "b": [np.ones(2)]}, copy=True)
+
+
+def anonymous_handle() -> Any:
+    return xs.ipc.memory.get(xs.malloc_host(64, "native_cpu:0"))
+
+
+ANONYMOUS = [anonymous_array, anonymous_tree, anonymous_handle]
+
+
+@pytest.mark.parametrize("make", ANONYMOUS)
+@pytest.mark.parametrize("versions", [1, 3])
+def test_an_anonymous_handle_ends_with_its_version(make: Any, versions: int, peer: Child) -> None:
+    before = exports()
+    xs.publish("w", make(), versions=versions)
+    each = exports() - before
+    for _ in range(5):
+        xs.publish("w", make(), replace=True, versions=versions)
+    assert exports() - before == each * versions
+    if make is not anonymous_handle:
+        peer.call(_attached, "w")
+    xs.unpublish("w")
+    assert exports() == before
+
+
+def _attached(name: str) -> None:
+    xs.attach(xs.lookup(name, timeout=0))
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_handle_is_held_by_its_versions_and_by_its_object(end: str, peer: Child) -> None:
+    before = exports()
+    handle = xs.share(np.ones(4), copy=True)
+    xs.publish("one", handle)
+    xs.publish("other", handle)
+    xs.unpublish("one")
+    if end == "close":
+        handle.close()
+    del handle
+    assert peer.call(looked_up, "other") == [1] * 4
+    assert exports() > before
+    xs.unpublish("other")
+    assert exports() == before
+
+
+def test_a_handle_that_is_not_closed_outlives_its_versions(peer: Child) -> None:
+    before = exports()
+    handle = xs.share(np.ones(4), copy=True)
+    xs.publish("one", handle)
+    xs.unpublish("one")
+    peer.call(xs.attach, bytes(handle)).close()
+    del handle  # the only thing that is left of it: no ResourceWarning
+    assert exports() == before
+
+
+def test_an_anonymous_handle_ends_if_it_cannot_be_published() -> None:
+    xs.publish("taken", xs.empty(1))
+    before = exports()
+    with pytest.raises(xs.InvalidArgumentError, match="already"):
+        xs.publish("taken", anonymous_array())
+    assert exports() == before
+
+
+def test_publish_copies(peer: Child) -> None:
+    before = exports()
+    xs.publish("w", np.ones(4), copy=True)
+    each = exports() - before
+    xs.publish("w", {"x": np.full(4, 2.0)}, copy=True, replace=True)
+    assert exports() - before == each
+    xs.publish("w", np.full(4, 3.0), copy=True, replace=True)
+    assert peer.call(looked_up, "w") == [3] * 4
+    xs.unpublish("w")
+    assert exports() == before
+
+
+def test_publish_copies_arrays_only() -> None:
+    with xs.malloc_host(64, "native_cpu:0") as memory, xs.Event(enable_ipc=True) as event, xs.share(xs.empty(1)) as one:
+        bare = xs.ipc.memory.get(memory)
+        for thing in memory, event, one, bare:
+            with pytest.raises(xs.InvalidArgumentError, match="copy=True is for an array or a tree of arrays"):
+                xs.publish("w", thing, copy=True)  # type: ignore[arg-type]
+        xs.ipc.memory.put(bare)

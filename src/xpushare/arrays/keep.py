@@ -42,8 +42,10 @@ def handed_over() -> tuple[Range, ...]:
     return tuple(_handed_over)
 
 
-def keep_by_name(name: str, obj: Any, replace: bool, versions: int) -> int:
-    """Hand the memory of `obj` to the keeper, which publishes it under `name`. Returns the version number."""
+def keep_by_name(name: str, obj: Any, replace: bool, versions: int, copy: bool = False) -> int:
+    """Hand the memory of `obj` to the keeper, which publishes it under `name`. Returns the version number. With `copy`,
+    arrays that cannot be shared in place are copied.
+    """
     mine = name in naming.names
     if mine and not replace:
         raise InvalidArgumentError(f"this process has published {name!r} already: pass replace=True, or unpublish it")
@@ -54,7 +56,7 @@ def keep_by_name(name: str, obj: Any, replace: bool, versions: int) -> int:
         held: Any = obj
         pieces = [use(held)]
     else:
-        placed = placed_for_others(obj)
+        placed = placed_for_others(obj, copy)
         pieces = [*placed.ranges]
     fds: list[OwnedFd] = []
     version = 0

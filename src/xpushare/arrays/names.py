@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar, final, overload
 
 from xpushare import _native
 from xpushare.arrays.changes import Awaitable, Changes, Patience
@@ -38,7 +38,7 @@ from xpushare.objects.event import Event
 from xpushare.objects.lifecycle import use
 from xpushare.objects.message import NBYTES_MAX
 from xpushare.objects.physical_memory import PhysicalMemory
-from xpushare.sharing import identity, naming, node
+from xpushare.sharing import identity, layout, naming, node
 from xpushare.sharing.handle import Handle, fields_of, following
 from xpushare.sharing.survey import Row, Survey, survey
 
@@ -63,6 +63,8 @@ class Lost:
     """The publisher's pid in this process's pid namespace, or 0 if it is not visible there."""
 
 
+_SHOWN: Final = 32  # names in a message
+
 Item = TypeVar("Item", bound="Handle | ArrayHandle[Any] | Lost")
 
 
@@ -74,6 +76,7 @@ def publish(
     replace: bool = False,
     versions: int = 1,
     keep: bool = False,
+    copy: bool = False,
 ) -> int:
     """Publish an object under a name, so that every process of this user can find it with `lookup`.
 
@@ -83,13 +86,16 @@ def publish(
     Args:
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot.
         obj: An array or tree that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a
-            handle that this process made.
+            handle that this process made. A handle stays valid until it is closed or dropped and every version that it
+            was published as has ended, so `xs.publish(name, xs.share(x, copy=True), replace=True)` keeps nothing of
+            the versions before.
         replace: Replaces the object that this process has published under the name.
         versions: How many versions to keep for `lookup(version=)`, including this one, at most 64. The memory of each
             stays allocated.
         keep: Hands the memory to the keeper, a process of this user that is started if none runs. It holds the memory
             until `xpushare keep --drop NAME`, even after this process has ended. If any part of the object cannot be
             kept, nothing is published.
+        copy: Copies arrays that cannot be shared in place, as `share` does. The copy ends with its version.
 
     Returns:
         The number of the version, which `lookup` gives as `handle.version`. Each version of a name has a larger number
@@ -97,7 +103,7 @@ def publish(
 
     Raises:
         InvalidArgumentError: The name is invalid, or a living process has published it, or `obj`
-            cannot be shared under a name.
+            cannot be shared under a name, or `copy` was passed for an object that is not an array or a tree.
         HandleExpiredError: The array came from another process, which has withdrawn its handle.
         FeatureNotSupportedError: The memory cannot be shared, or the keeper cannot hold it (for example `cudaMalloc`
             memory).
@@ -113,9 +119,31 @@ def publish(
         raise InvalidArgumentError("the name comes first: xs.publish(name, array)")
     naming.check_name(name)
     count = _versions_argument(versions)
+    if copy and isinstance(obj, Handle | ArrayHandle | Memory | PhysicalMemory | Event):
+        raise InvalidArgumentError(
+            f"copy=True is for an array or a tree of arrays, which publish shares itself, not for {_of_type(obj)}"
+        )
+    if isinstance(obj, Handle | ArrayHandle):
+        _give(obj)
     if keep:
-        return keep_by_name(name, obj, bool(replace), count)
-    return naming.publish(name, replace, count, partial(_export, obj), _withdraw)
+        return keep_by_name(name, obj, bool(replace), count, bool(copy))
+    return naming.publish(name, replace, count, partial(_export, obj, bool(copy)), _withdraw)
+
+
+def _of_type(obj: object) -> str:
+    name = type(obj).__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _give(handle: Handle | ArrayHandle[Any]) -> None:
+    """Record that a handle was given to `publish`, before anything can fail, so that a handle that nobody else has
+    ends even if it is not published.
+    """
+    if isinstance(handle, ArrayHandle):
+        expect_open(handle)
+    fields = fields_of(_handles_of(handle)[0])
+    if node.current().is_own(fields.cookie):
+        node.current().table().give(fields)
 
 
 def _versions_argument(versions: int) -> int:
@@ -170,15 +198,13 @@ def published() -> dict[str, Handle | ArrayHandle[Any]]:
     folder = naming.names_folder()
     found: dict[str, Handle | ArrayHandle[Any]] = {}
     with naming.lock:
-        naming.reap(folder)
-        for name in sorted(naming.listed(folder)):
-            if not name.startswith("."):
-                try:
-                    handle = _read(folder, name)
-                except (InvalidHandleError, DeviceError):
-                    continue
-                if handle is not None:
-                    found[name] = handle
+        for name in sorted(naming.living(folder)):
+            try:
+                handle = _read(folder, name)
+            except (InvalidHandleError, DeviceError):
+                continue
+            if handle is not None:
+                found[name] = handle
     return found
 
 
@@ -500,15 +526,15 @@ def _ended_by_now(pid: int) -> bool:
 # --- exports
 
 
-def _export(obj: Any, new: naming.Published) -> None:
+def _export(obj: Any, copy: bool, new: naming.Published) -> None:
     """Set the handle of the new version `new`. If `obj` is a handle, use it. Otherwise export `obj`."""
     if isinstance(obj, Handle | ArrayHandle):
-        if isinstance(obj, ArrayHandle):
-            expect_open(obj)
         fields = fields_of(_handles_of(obj)[0])
         if not node.current().is_own(fields.cookie):
             raise InvalidArgumentError(f"only the exporter publishes a handle: this is of process {fields.pid}")
-        new.handle = obj
+        new.exports.append(_Held(obj))  # first, so that an interrupt leaves nothing held
+        new.exports[0].begin()
+        new.handle = bytes(obj)
         return
     export: Callable[[Any], Handle | ArrayHandle[Any]]
     if isinstance(obj, Memory):
@@ -520,7 +546,7 @@ def _export(obj: Any, new: naming.Published) -> None:
     elif isinstance(obj, Event):
         export, obj = event.get, use(obj)
     else:
-        export = partial(shared, lasting=True)
+        export = partial(shared, copy=copy, lasting=True)
     new.exports.extend(map(export, (obj,)))  # one C call, so that no interrupt can come between
     new.handle = new.exports[0]
 
@@ -530,8 +556,31 @@ def _handles_of(handle: Handle | ArrayHandle[Any]) -> tuple[Handle, ...]:
     return (handle,) if isinstance(handle, Handle) else handle.handles
 
 
-def _withdraw(handle: Handle | ArrayHandle[Any]) -> None:
-    if isinstance(handle, ArrayHandle):
+@final
+class _Held:
+    """A version's hold on a handle that was given to `publish`."""
+
+    __slots__ = ("_array", "_fields")
+
+    def __init__(self, handle: Handle | ArrayHandle[Any]) -> None:
+        self._array = handle if isinstance(handle, ArrayHandle) else None
+        self._fields = fields_of(_handles_of(handle)[0])
+
+    def begin(self) -> None:
+        node.current().table().give(self._fields, self)
+
+    def end(self) -> None:
+        """Give up the hold. If it was the last one on the handle, end the exports. Idempotent."""
+        table, array = node.current().table(), self._array
+        last = table.take_back(self._fields, self, array is None)
+        if last is not None:
+            table.withdraw_all([last] if array is None else array.handles, layout.REASON_PUT)
+
+
+def _withdraw(handle: Handle | ArrayHandle[Any] | _Held) -> None:
+    if isinstance(handle, _Held):
+        handle.end()
+    elif isinstance(handle, ArrayHandle):
         handle.close()
     else:
         memory.withdraw(handle, handle.kind)
@@ -763,7 +812,7 @@ def _left(wait: Patience, name: str, timeout: float | None, seen: bool) -> float
         raise TimeoutError(f"no new version of {name!r} has come within {timeout:g} s")
     from difflib import get_close_matches
 
-    others = list(published())
+    others = _some_names()
     near = get_close_matches(name, others, 1)
     advice = (
         f"Did you mean {near[0]!r}?"
@@ -776,8 +825,15 @@ def _left(wait: Patience, name: str, timeout: float | None, seen: bool) -> float
     )
 
 
+def _some_names() -> list[str]:
+    """Return the names that processes have published, for a message. If there are many, "…" stands for the others."""
+    with naming.lock:
+        found = sorted(naming.living(naming.names_folder(), _SHOWN + 1))
+    return [*found[:_SHOWN], "…"] if len(found) > _SHOWN else found
+
+
 def _warn(name: str, waited: float) -> None:
-    others = ", ".join(published()) or "none"
+    others = ", ".join(_some_names()) or "none"
     logging.getLogger("xpushare").warning(
         "lookup has waited %.0f s for %r, which nobody has published; published in %s: %s",
         waited,

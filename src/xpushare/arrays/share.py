@@ -228,13 +228,13 @@ class Placed:
         return bytes(_message(self._placing, tuple(handles), ()))
 
 
-def placed_for_others(array: Any) -> Placed:
-    """Find the memory of an array, or of all arrays of a tree, for another process to export. Waits until the content
-    is complete.
+def placed_for_others(array: Any, copy: bool) -> Placed:
+    """Find the memory of an array, or of all arrays of a tree, for another process to export. With `copy`, arrays that
+    cannot be shared in place are copied. Waits until the content is complete.
     """
     if isinstance(array, VirtualRange) and is_growable(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
-    placing = _placed(array, False, False, None, lasting=True)
+    placing = _placed(array, False, copy, None, lasting=True)
     for work in placing.works():
         finish(work, work.device)
     return Placed(placing, placing.ranges(()))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from xpushare.objects.array import SharedArray
     from xpushare.objects.message import Content
+    from xpushare.sharing.table import Table
 
     T_co = TypeVar("T_co", covariant=True, default="SharedArray")
 else:
@@ -161,7 +162,8 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         """Withdraw the handle if `share` returned this object. Idempotent.
 
         After that, no process can attach to it any more. Attached arrays stay attached. Closing a parsed or unpickled
-        handle closes only this object.
+        handle closes only this object. If the handle was given to `publish`, it stays valid until the last version
+        that it was published as has ended.
 
         Examples:
             >>> handle = xs.share(xs.zeros(3))
@@ -177,12 +179,15 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
             return
         try:
             table = node.current().table_if_any
-            if table is not None:
-                for handle in self.handles:
-                    table.withdraw(handle, layout.REASON_PUT)  # False if its opens were used up, which ended it
+            if table is not None and not table.leave_to_versions(self.handles[0]):
+                self._withdraw(table)
         except BaseException:  # an interrupt: closing again ends the rest
             message_own(self)
             raise
+
+    def _withdraw(self, table: Table) -> None:
+        for handle in self.handles:
+            table.withdraw(handle, layout.REASON_PUT)  # False if its opens were used up, which ended it
 
     # The default keeps what is needed at interpreter exit, when module globals are gone.
     def _abandoned(self, _left: Callable[[], bool] = _native.left) -> None:
@@ -192,7 +197,13 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         if _left():
             return
         table = node.current().table_if_any
-        if table is not None and table.lose(self.handles[0]):
+        if table is None:
+            return
+        held = table.leave_to_versions(self.handles[0])
+        if held is not None:  # it was given to `publish`
+            if not held:
+                self._withdraw(table)
+        elif table.lose(self.handles[0]):
             import warnings
 
             warnings.warn(

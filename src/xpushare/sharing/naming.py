@@ -9,6 +9,9 @@ byte 1 while it does so. A process that replaces the file of another one holds t
 A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
 is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a file to the
 disk when it is renamed over another one, which takes milliseconds. Names need not survive a crash of the machine.)
+
+`publish`, `unpublish` and `lookup` look at the file of one name. To remove what dead processes have left, each call
+also checks the next few files of the folder, so that the time of a call does not depend on the number of names.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import re
 import stat
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, final
 from weakref import ref
@@ -52,7 +56,7 @@ __all__ = [
     "holder_of",
     "inode_at",
     "inode_of",
-    "listed",
+    "living",
     "lock",
     "names",
     "names_folder",
@@ -74,6 +78,8 @@ MAGIC: Final = b"XPUSNAME"
 HEAD: Final = struct.Struct("<8sI")
 ENTRY: Final = struct.Struct("<QI")  # version, bytes of the handle
 VERSIONS_MOST: Final = 64
+_PASSED: Final = 64  # entries of the folder that one call passes, in search of files that dead publishers have left
+_CHECKED: Final = 8  # files of other processes that it checks
 NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -115,6 +121,20 @@ class Published:
         self.ended = False
         self.by: ref[_Call] | None = None
 
+    def locked(self, fd: OwnedFd) -> None:
+        """Lock the file behind a new descriptor, which shows that this process lives."""
+        self.fds.append(fd)
+        self.inode = inode_of(os.fstat(fd.number))
+        _locked.add(self.inode)
+        _native.lock(fd.number, _LIFE)
+
+    def release(self) -> None:
+        """Close the file, which releases its lock."""
+        close_all(self.fds)
+        self.fds.clear()
+        if self.inode is not None:
+            _locked.discard(self.inode)
+
     def published(self) -> bool:
         """Return whether the file still exists under its name. Someone may have cleared the folder by hand."""
         return self.inode is not None and inode_at(self.path) == self.inode
@@ -126,7 +146,7 @@ class Published:
                 with contextlib.suppress(FileNotFoundError):  # a signal handler has removed it meanwhile
                     os.unlink(self.path)
         finally:
-            close_all(self.fds)
+            self.release()
 
     def end(self) -> None:
         """Remove the file, and end the exports of this version and the earlier ones. Exports that the name's current
@@ -152,6 +172,7 @@ class Published:
 
 
 names: dict[str, Published] = {}
+_locked: Final[set[tuple[int, int]]] = set()  # inodes of the files that this process has locked, and so never opens
 _highest = 0  # the highest version that this process has published
 _unsettled: list[Published] = []  # of running calls, and of interrupted ones, whose versions are ended later
 _ended: list[Published] = []  # at the end of the process, which ends their exports: they do not count as lost
@@ -163,6 +184,8 @@ def _after_fork() -> None:
     lock = threading.RLock()
     names.clear()  # the parent's names; closing the inherited fds drops no lock of its
     _unsettled.clear()
+    _locked.clear()
+    _round.end()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -239,7 +262,6 @@ def publish(
             taken = holder is not None and holder == before
             if not taken:
                 _expect_free(name, holder)
-        at_leave(_unpublish_all, Stage.WITHDRAW)
         call = _Call()
         new = Published(folder / name if old is None else old.path, withdraw)
         try:
@@ -356,11 +378,6 @@ def names_folder() -> Path:
     return folder
 
 
-def listed(folder: Path) -> list[str]:
-    with doing(f"listing {folder}"):
-        return os.listdir(folder)
-
-
 def open_file(path: Path) -> OwnedFd | None:
     """Open the file of a published name. Returns None if the file does not exist. The caller must not pass a file that
     this process has published, since closing the descriptor would release the process's lock on it.
@@ -416,14 +433,10 @@ def _claim(new: Published, replace: bool) -> None:
     """
     path, temporary = new.path, new.temporary
     while True:
-        close_all(new.fds)
-        new.fds.clear()
+        new.release()
         try:
-            new.fds.append(own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            fd = new.fds[0].number
-            new.inode = inode_of(os.fstat(fd))
-            _native.lock(fd, _LIFE)
-            with open(fd, "wb", closefd=False) as file:
+            new.locked(own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            with open(new.fds[0].number, "wb", closefd=False) as file:
                 file.write(new.content())
             if replace:
                 _swap(temporary, path)
@@ -456,20 +469,82 @@ def _swap(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
 
 
+@final
+class _Round:
+    """Passes all names in the folder, a few at each call. The kernel reads a folder in parts of a fixed size, so the
+    time of a call does not depend on the number of names.
+    """
+
+    __slots__ = ("_folder", "_scan")
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._scan: Any = None  # an open folder while a round has not ended
+
+    def next(self, folder: Path) -> Iterator[str]:
+        """Yield the next few names. The caller holds the lock."""
+        if self._scan is None or self._folder != folder:
+            self.end()
+            with doing(f"listing {folder}"):
+                self._scan = os.scandir(folder)
+            self._folder = folder
+        scan = self._scan
+        for _ in range(_PASSED):
+            with doing(f"listing {folder}"):
+                entry = next(scan, None)
+            if entry is None:
+                self.end()
+                return
+            yield entry.name
+
+    def end(self) -> None:
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            scan.close()
+
+
+_round: Final = _Round()
+
+
 def reap(folder: Path) -> None:
-    """Remove the files of dead publishers and of interrupted calls, as far as they can be removed."""
+    """Remove files that dead publishers and interrupted calls have left, as far as they can be removed. Each call
+    checks a few files, and the next call continues from there.
+    """
     with lock:
         _settle()
-        own_files = {each.inode for each in names.values()}
-        for name in listed(folder):
-            if name in names or (name.startswith(".") and not name.startswith(_TEMPORARY)):
-                continue
-            try:
-                found = os.lstat(folder / name)
-                if stat.S_ISREG(found.st_mode) and inode_of(found) not in own_files:
-                    _remove_dead(folder / name, wait=False)
-            except (OSError, DeviceError, InvalidHandleError):
-                continue  # no other name depends on this one
+        checked = 0
+        for name in _round.next(folder):
+            checked += _reap_file(folder, name)
+            if checked == _CHECKED:
+                break
+
+
+def living(folder: Path, most: int | None = None) -> Iterator[str]:
+    """Yield the names that living processes have published, in any order, and remove the files of dead publishers.
+    With `most`, only so many entries of the folder are checked. The caller holds the lock.
+    """
+    _settle()
+    with doing(f"listing {folder}"), os.scandir(folder) as scan:
+        found = [each.name for each in itertools.islice(scan, most)]
+    for name in found:
+        _reap_file(folder, name)
+        if not name.startswith(".") and (name in names or os.path.lexists(folder / name)):
+            yield name
+
+
+def _reap_file(folder: Path, name: str) -> bool:
+    """Remove a file if a dead publisher or an interrupted call has left it. Returns whether it was checked, which is
+    not necessary for the names of this process.
+    """
+    if name in names or (name.startswith(".") and not name.startswith(_TEMPORARY)):
+        return False
+    try:
+        found = os.lstat(folder / name)
+        if stat.S_ISREG(found.st_mode) and inode_of(found) not in _locked:
+            _remove_dead(folder / name, wait=False)
+    except (OSError, DeviceError, InvalidHandleError):
+        pass  # no other name depends on this one
+    return True
 
 
 def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
@@ -511,6 +586,10 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
 
 def _unpublish_all(_deadline: float) -> None:
     with lock:
+        _round.end()
         while names:
             _ended.append(names.popitem()[1])
             _ended[-1].remove()
+
+
+at_leave(_unpublish_all, Stage.WITHDRAW)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import sys
 import threading
 import time
 import uuid
@@ -26,7 +27,7 @@ from xpushare.common.errors import (
     from_os_error,
 )
 from xpushare.sharing import door, identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack
+from xpushare.sharing.handle import KIND_NUMBERS, Fields, Handle, fields_of, pack
 
 __all__ = ["Exported", "Table", "deadline_in", "labels"]
 
@@ -38,6 +39,7 @@ _OUTLIVED_TRIES: Final = 2  # the same when an exported object dies
 # Foreign memory in use at which one call looks, in turn, since a look takes a system call. Each export has two calls.
 _PATIENCE: Final = 1
 _LOST_MANY: Final = 100
+_UNREFERENCED: Final = 2  # references to a `Handle` to which only its `Exported` refers, with the argument itself
 
 
 class _Labels(WeakKeyDictionary[Any, str]):
@@ -63,6 +65,17 @@ class _Waiting(NamedTuple):
 
 
 @final
+class _Given:
+    """A handle that was given to `publish`. Its export ends when its object and all versions have left it."""
+
+    __slots__ = ("left", "versions")
+
+    def __init__(self) -> None:
+        self.versions: set[object] = set()  # those that hold it
+        self.left = False  # whether the object was closed or dropped while versions held it
+
+
+@final
 class Table:
     """The exports of this process. Created at the first export or event, and never closed before the process ends."""
 
@@ -72,6 +85,7 @@ class Table:
         "_entries",
         "_expired_pickles",
         "_fd",
+        "_given",
         "_lingering",
         "_lock",
         "_lost",
@@ -100,6 +114,7 @@ class Table:
         self._waiting: dict[bytes, _Waiting] = {}  # by device
         self._lost: set[int] = set()  # generations
         self._lost_told = False
+        self._given: dict[int, _Given] = {}  # handles that were given to `publish`, by generation
         self._expired_pickles = 0
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
         # Ordered dicts, since finding the first item of a plain dict gets slower with each item removed before it.
@@ -283,6 +298,7 @@ class Table:
 
     def _remember(self, generation: int, reason: int) -> None:
         self._lost.discard(generation)
+        self._given.pop(generation, None)
         if reason != layout.REASON_PUT:
             self._put[generation] = reason
             if len(self._put) > _REMEMBERED:
@@ -538,6 +554,41 @@ class Table:
                 _LOST_MANY,
             )
         return lost
+
+    # --- exports whose handles were given to `publish`
+
+    def give(self, fields: Fields, version: object | None = None) -> None:
+        """Record that a handle was given to `publish`. From now on its export ends once its object is closed or
+        dropped, and no version holds it. `version` holds it until `take_back`.
+        """
+        with self._lock:
+            if self._entries.find(fields) is not None:
+                given = self._given.setdefault(fields.generation, _Given())
+                given.versions.update(() if version is None else (version,))
+
+    def take_back(self, fields: Fields, version: object, bare: bool) -> Handle | None:
+        """Record that a version has ended. Returns the handle of the export if the export has to end, too. `bare` says
+        whether the program gave a `Handle` to `publish`. Nothing reports that such an object is dropped.
+        """
+        with self._lock:
+            given, found = self._given.get(fields.generation), self._entries.find(fields)
+            if given is None or found is None:
+                return None
+            given.versions.discard(version)
+            if bare:
+                given.left = sys.getrefcount(found.handle) <= _UNREFERENCED
+            return found.handle if given.left and not given.versions else None
+
+    def leave_to_versions(self, handle: Handle) -> bool | None:
+        """Record that the object of a handle was closed or dropped. Returns whether versions hold the handle, whose
+        export then ends with the last of them. Returns None if the handle was never given to `publish`.
+        """
+        with self._lock:
+            given = self._given.get(fields_of(handle).generation)
+            if given is None:
+                return None
+            given.left = True
+            return bool(given.versions)
 
     def held_objects(self) -> set[int]:
         """Return the serials of the objects that importers have open."""
