@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import pickle
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from ctypes.util import find_library
 from typing import Any
 
@@ -573,18 +574,30 @@ def test_advice_is_no_attribute() -> None:
         assert not hasattr(handle, "sum")
 
 
-def test_wait_without_a_number_warns() -> None:
-    with xs.Event(HOST) as event, pytest.warns(UserWarning, match=r"wait\(5, at_least=1\) waits for the first one"):
-        event.wait(5)
-
-
-def test_wait_any_for_an_event_without_a_pending_signal_warns() -> None:
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda event: event.wait(5), r"wait\(5, at_least=1\)"),
+        (lambda event: event.wait(), r"wait\(at_least=1\)"),
+        (lambda event: asyncio.run(in_loop(event)), r"await event\.reached\(1\)"),
+        (lambda event: asyncio.run(in_loop(event.reached())), r"await event\.reached\(1\)"),
+        (lambda event: xs.wait_any([event], 0.1), r"wait_any\(\[\(event, 1\)\]\)"),
+        (lambda event: xs.wait_any([event]), r"wait_any\(\[\(event, 1\)\]\)"),
+        (lambda event: asyncio.run(in_loop(xs.any_of([event]))), r"any_of\(\[\(event, 1\)\]\)"),
+    ],
+)
+def test_a_wait_that_has_nothing_to_wait_for_warns(call: Callable[[xs.Event], Any], advice: str) -> None:
     with xs.Event(HOST) as event:
-        with pytest.warns(UserWarning, match=r"no pending signal, .* returns at once: pass \(event, 1\)") as caught:
-            assert xs.wait_any([event], 0.1) == [event]
-        assert caught[0].filename == __file__
+        with pytest.warns(UserWarning, match=f"returns at once, since no signal .* {advice} waits for the") as caught:
+            call(event)
+        assert [each.filename for each in caught] == [__file__]
+        event.wait(0)  # asks for the state
         event.signal()
-        assert xs.wait_any([event], 0.1) == [event]
+        call(event)
+
+
+async def in_loop(awaitable: Awaitable[Any]) -> None:
+    await awaitable
 
 
 def test_lost_handle_warns() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import select
 import time
-import warnings
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final, overload
 
@@ -65,8 +64,8 @@ def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """
     wanted = _Wanted(objects)
     seconds = events.timeout_argument(timeout)
-    if seconds and wanted.vacuous():
-        warnings.warn("this event has no pending signal, so wait_any returns at once: pass (event, 1)", stacklevel=2)
+    if seconds != 0 and wanted.vacuous():
+        events.warn_vacuous("wait_any([event])", "wait_any([(event, 1)])", stacklevel=3)
     end = None if seconds is None else time.monotonic() + seconds
     while not (found := wanted.ready()):
         with wanted.waiting(_left(end, seconds)) as (poll, limit):
@@ -102,6 +101,8 @@ async def any_of(objects: Iterable[Any]) -> list[Any]:
         1
     """
     wanted = _Wanted(objects)
+    if wanted.vacuous():
+        events.warn_vacuous("any_of([event])", "any_of([(event, 1)])", stacklevel=3)
     while not (found := wanted.ready()):
         with wanted.waiting(_LOOK) as (poll, limit):
             if limit:

@@ -375,6 +375,14 @@ def _lost(slot: Slot, point: int) -> NoReturn:
         _detached(detached)
 
 
+def warn_vacuous(call: str, advice: str, stacklevel: int) -> None:
+    """Warn that a wait without a number has nothing to wait for. 0 seconds ask for the state, and are no wait."""
+    warnings.warn(
+        f"{call} returns at once, since no signal of this event is pending yet: {advice} waits for the first one",
+        stacklevel=stacklevel,
+    )
+
+
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest signal known now, or for signal `at_least`."""
@@ -385,12 +393,9 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
         point = at_least
     else:
         point = slot.pending if at_least is None else point_argument(at_least, slot)
-        if not point and at_least is None and seconds:
-            warnings.warn(
-                f"wait({seconds:g}) returns at once, since no signal of this event is pending yet: "
-                f"wait({seconds:g}, at_least=1) waits for the first one",
-                stacklevel=3,
-            )
+        if not point and at_least is None and seconds != 0:
+            limit = "" if seconds is None else f"{seconds:g}"
+            warn_vacuous(f"wait({limit})", f"wait({limit}{', ' * bool(limit)}at_least=1)", stacklevel=4)
     try:
         state = slot.wait(point, seconds)
     except ValueError as error:

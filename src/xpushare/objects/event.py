@@ -156,8 +156,8 @@ class Event(Exportable[Opened]):
     def wait(self, timeout: float | None = None, *, at_least: int | None = None) -> None:
         """Wait on the host for a signal.
 
-        On a fresh event, `wait()` has nothing to wait for and returns at once. If a `timeout` was given, a
-        `UserWarning` is issued.
+        On a fresh event, `wait()` has nothing to wait for. It returns at once, with a `UserWarning` unless the
+        `timeout` is 0.
 
         Under gevent, this blocks the hub. Call it through `gevent.get_hub().threadpool.apply`.
 
@@ -203,7 +203,10 @@ class Event(Exportable[Opened]):
             ...     event.done
             True
         """
-        await core.reached(use(self), at_least)
+        event = use(self)
+        if at_least is None and not event.timeline.slot.pending:
+            core.warn_vacuous("await event", "await event.reached(1)", stacklevel=3)
+        await core.reached(event, at_least)
 
     # Any: None, of which type checkers would say that it cannot be awaited.
     def recovered(self, timeout: float | None = None) -> Awaitable[None] | Any:
@@ -240,7 +243,7 @@ class Event(Exportable[Opened]):
         return core.recovered(use(self), timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return self.reached(self.pending).__await__()
+        return self.reached(self.pending or None).__await__()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("an Event has no truth value: did you mean event.done?")

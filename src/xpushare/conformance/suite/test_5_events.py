@@ -150,7 +150,8 @@ def test_new_event(pair: Pair) -> None:
             False,
         )
         event.wait(0)
-        event.wait()
+        with pytest.warns(UserWarning, match="returns at once"):
+            event.wait()
         event.wait(0, at_least=0)
         queue.wait(event)
         queue.synchronize(TIMEOUT)
@@ -268,7 +269,8 @@ def test_wait(pair: Pair) -> None:
 def test_awaiting(pair: Pair) -> None:
     async def scenario() -> None:
         with xs.Event(pair.exporter) as event, held(pair.exporter) as gate:
-            await event
+            with pytest.warns(UserWarning, match="returns at once"):
+                await event
             await event.reached(0)
             gate.queue.signal(event)
             with pytest.raises(TimeoutError):
