@@ -16,10 +16,12 @@
 #ifdef __x86_64__
 #define XP_FIRST "GLIBC_2.2.5"
 #define XP_SECOND "GLIBC_2.3.3"
+#define XP_THIRD "GLIBC_2.12"
 #define XP_STAT_VERSION 1
 #else
 #define XP_FIRST "GLIBC_2.17"
 #define XP_SECOND "GLIBC_2.17"
+#define XP_THIRD "GLIBC_2.17"
 #define XP_STAT_VERSION 0
 #endif
 
@@ -31,6 +33,7 @@ XP_VERSION_OF(pthread_join, XP_FIRST);
 XP_VERSION_OF(pthread_once, XP_FIRST);
 XP_VERSION_OF(pthread_condattr_setclock, XP_SECOND);
 XP_VERSION_OF(pthread_timedjoin_np, XP_SECOND);
+XP_VERSION_OF(pthread_setname_np, XP_THIRD);
 XP_VERSION_OF(dlopen, XP_FIRST);
 XP_VERSION_OF(dlclose, XP_FIRST);
 XP_VERSION_OF(dlsym, XP_FIRST);
