@@ -148,6 +148,8 @@ class Boxes:
             return 0
         new = found.__class__ is Queue and found.references and id(found) not in self._of
         engine = _engine_queue(found) if new else 0
+        if new and found.backend == "level_zero":
+            library.xpushare_ur_fills()
         with self._lock:
             known = self._of.get(id(found))
             handle = self._add(found, engine) if known is None else known
