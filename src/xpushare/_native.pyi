@@ -671,6 +671,22 @@ class End:
     def __del__(self) -> None:
         """Release the resource now."""
 
+class Pinned:
+    """Counts the pins of a mapping: the buffers and queue operations that use it."""
+
+    pins: int  # both are read-only
+    working: int  # how many of the pins belong to queue operations
+
+@final
+class Pin:
+    """Keeps a range open, and prevents the unmapping of the pages in use, for as long as it lives. Each buffer, capsule
+    and queue operation holds one.
+    """
+
+    def __new__(cls, piece: object, mapped: Sequence[Pinned], /) -> Self: ...
+    def works(self) -> None:
+        """Record that only a queue operation holds this pin."""
+
 class Resource:
     """Owns `driver` and releases it once, in the process that made it, when the last reference is dropped."""
 

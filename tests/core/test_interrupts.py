@@ -11,44 +11,17 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from interrupting import Handler, Interrupt
 from peering import PAGE, holdings
 
 import xpushare as xs
 from harness import Child, kept, wait_until, withdraw_all
 from xpushare.common.threads import Worker
 from xpushare.sharing import node
-
-PACKAGE = str(Path(xs.__file__).parent)
-
-
-class Interrupt:
-    """Raises KeyboardInterrupt at the nth point in the package's code at which CPython may run the handler of a signal:
-    where a function of Python begins, and where one of C has returned, whose result is lost then.
-
-    What runs below a `__del__`, or what is called like one, is left out: nothing can come out of that.
-    """
-
-    def __init__(self, nth: int) -> None:
-        self.left = nth
-        self.thread = threading.get_ident()
-
-    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(PACKAGE):
-            return
-        above: FrameType | None = frame
-        while above is not None:
-            if above.f_code.co_name in ("__del__", "_abandoned"):
-                return
-            above = above.f_back
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def memory_handle() -> Any:
@@ -224,21 +197,6 @@ def at_points(name: str, step: int) -> int:
 def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str, step: int) -> None:
     with Child(timeout=850) as child:
         assert child.call(at_points, name, step) >= 3
-
-
-class Handler:
-    """Runs what a signal's handler would, at the nth point as `Interrupt` has them."""
-
-    def __init__(self, nth: int, work: Callable[[], Any]) -> None:
-        self.left = nth
-        self.work = work
-
-    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
-            self.left -= 1
-            if self.left == 0:
-                sys.setprofile(None)
-                self.work()
 
 
 def test_a_handler_that_starts_a_worker_starts_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:

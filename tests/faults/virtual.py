@@ -26,10 +26,10 @@ def parts_refused() -> None:
 
     original = physical.map_
 
-    def map_(reserved: Any, source: Any, at: int, offset: int, nbytes: Any, access: str) -> None:
+    def map_(reserved: Any, source: Any, at: int, offset: int, nbytes: Any, *rest: Any) -> None:
         if (offset, nbytes or source.pages.nbytes) != (0, source.pages.nbytes):
             raise InvalidArgumentError("no parts")
-        original(reserved, source, at, offset, nbytes, access)
+        original(reserved, source, at, offset, nbytes, *rest)
 
     set_(physical, "map_", map_)
 
@@ -93,10 +93,10 @@ def access_always_rw() -> None:
 
 @mutant("views do not keep bytes from being unmapped", "4.10")
 def views_do_not_pin() -> None:
-    from xpushare.core.physical import Pin
+    from xpushare.core import physical
 
-    original = Pin.__init__
-    set_(Pin, "__init__", lambda self, piece, _mapped, lock: original(self, piece, [], lock))
+    original = physical.Pin
+    set_(physical, "Pin", lambda piece, _mapped: original(piece, []))
 
 
 @mutant("a range's memory has its buffers held as an allocation's are", "4.10")
@@ -114,7 +114,7 @@ def followers_keep_pieces() -> None:
 
     def read(self: Any) -> Any:
         turn, nbytes, handles = original(self)
-        known = [each.raw for each in self.pieces]
+        known = [each.piece.raw for each in self.pieces]
         return (turn, self.nbytes, known) if len(handles) < len(known) else (turn, nbytes, handles)
 
     set_(growth.Growth, "read", read)

@@ -126,7 +126,7 @@ PyObject *xp_made(PyTypeObject *class, const char *name);
 #define XP_EVERY_PART(X)                                                                                              \
     X(process) X(register) X(fds) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(peer) X(imports) X(exports) X(exposure) \
     X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(leaves) X(containers) X(allocations) X(foreign)   \
-    X(resources) X(crew) X(channel) X(frames) X(importer) X(addresses)
+    X(resources) X(pins) X(crew) X(channel) X(frames) X(importer) X(addresses)
 #define XP_INIT(name) int xp_init_##name(PyObject *module);
 XP_EVERY_PART(XP_INIT)
 

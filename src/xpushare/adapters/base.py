@@ -260,23 +260,34 @@ class DriverPhysical(abc.ABC):
 
 
 class DriverRange(abc.ABC):
-    """Reserved addresses [address, address + nbytes)."""
+    """Reserved addresses [address, address + nbytes).
+
+    `core` calls these methods one at a time. The handler of a signal may end each of them by an exception, at any
+    point. Afterwards `core` calls `map` or `unmap` for the same bytes again, so both must do their work whatever the
+    earlier call had done.
+    """
 
     address: int
     nbytes: int
     host_accessible: bool
 
     @abc.abstractmethod
-    def map(self, at: int, physical: DriverPhysical, offset: int, nbytes: int, access: Access) -> None: ...
+    def map(self, at: int, physical: DriverPhysical, offset: int, nbytes: int, access: Access) -> None:
+        """Map memory. An earlier call, or a call of `unmap`, that was interrupted may have left the same memory
+        mapped.
+        """
+
     @abc.abstractmethod
     def unmap(self, at: int, nbytes: int) -> None:
-        """Unmap one whole mapping, once device work submitted before has finished."""
+        """Unmap one whole mapping, once device work submitted before has finished. After an interrupt, unmap what is
+        still mapped of these bytes.
+        """
 
     @abc.abstractmethod
     def set_access(self, at: int, nbytes: int, access: Access) -> None: ...
     @abc.abstractmethod
     def release(self) -> None:
-        """Release the addresses. Nothing is mapped any more when this is called."""
+        """Unmap what is mapped, once device work submitted before has finished, and release the addresses."""
 
 
 class Piece(NamedTuple):

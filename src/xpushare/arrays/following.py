@@ -54,7 +54,7 @@ def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> Virt
     reserved = physical.reserve(nbytes, chosen, None, None)
     directory = memory.open_(message_memory(message)[0], growth.HOST)
     changed = event.open_(Handle(told_by), growth.HOST, None, False)
-    made = range_over(reserved, growth.follow(directory, changed, read_only))
+    made = range_over(reserved, growth.follow(reserved, directory, changed, read_only))
     try:
         made.refresh()
     except BaseException:

@@ -9,6 +9,7 @@ same word before and after has therefore read one consistent state, even if the 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, final
 
 from xpushare._device import require
@@ -27,7 +28,7 @@ from xpushare.core.declare import operation
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.opening import OPEN_ERRORS
-from xpushare.core.physical import Held, Reserved
+from xpushare.core.physical import Held, Mapped, Reserved
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import any_unfinished, pause
 from xpushare.sharing.handle import Handle
@@ -44,18 +45,28 @@ _TRIES: Final = 1000
 
 
 class _Piece(NamedTuple):
+    """What a growable range keeps with each of its mappings."""
+
     raw: bytes
-    nbytes: int
     export: Implicit | None  # None for a follower
+
+
+def end_of(pieces: Sequence[Mapped]) -> int:
+    """Return the offset at which the last of these pieces ends."""
+    return pieces[-1].at + pieces[-1].nbytes if pieces else 0
 
 
 @final
 class Growth:
-    """The pieces of a growable range, or of a range that follows one. `lock` guards them."""
+    """The pieces of a growable range, or of a range that follows one. `lock` guards them.
+
+    `pieces` is the list of the range's mappings itself, so that no interrupt can come between the two.
+    """
 
     __slots__ = ("_bytes", "changed", "directory", "follows", "lock", "nbytes", "pieces", "read_only", "telling")
 
-    def __init__(self, directory: Range, changed: Opened, follows: bool, read_only: bool) -> None:
+    def __init__(self, pieces: list[Mapped], directory: Range, changed: Opened, follows: bool, read_only: bool) -> None:
+        self.pieces: Final = pieces
         self.directory: Final = directory
         self.changed: Final = changed
         self.follows: Final = follows
@@ -63,7 +74,6 @@ class Growth:
         self.telling: Implicit | None = None  # the export of `changed`
         owner, fixed = directory.hold()
         self._bytes: Final = memoryview(Span(directory.address, directory.nbytes, fixed, owner))
-        self.pieces: list[_Piece] = []
         self.nbytes: int = 0
         self.lock: Final = threading.RLock()
 
@@ -75,7 +85,12 @@ class Growth:
             return self.telling.handle
 
     def mapped(self) -> int:
-        return sum(each.nbytes for each in self.pieces)
+        """Return the end of the last piece. The pieces lie side by side."""
+        return end_of(self.pieces[-1:])
+
+    def length(self) -> int:
+        """Return the length of the range in bytes. After an interrupt, no more than is mapped."""
+        return min(self.nbytes, self.mapped())
 
     def write(self, place: int, raw: bytes) -> None:
         """Write a directory entry. Followers do not see the entry until a header counts it."""
@@ -84,12 +99,19 @@ class Growth:
 
     def publish(self, count: int, nbytes: int) -> None:
         """Make the new state visible to followers, and notify them."""
+        self.nbytes = nbytes
+        try:
+            self._publish(count, nbytes)
+        except BaseException:  # an interrupt: followers must see it all the same
+            self._publish(count, nbytes)
+            raise
+
+    def _publish(self, count: int, nbytes: int) -> None:
         address = self.directory.address
         turn = load64(address) + 1
         header = address + _HEADERS + 16 * (turn % 2)
         store64(header, count)
         store64(header + 8, nbytes)
-        self.nbytes = nbytes
         store64(address, turn)
         event.signal(self.changed)
 
@@ -114,16 +136,16 @@ def start(reserved: Reserved) -> Growth:
     """Return the state of a growable range that has no pieces yet."""
     require(reserved.device, Aspect.ext_oneapi_ipc_physical_memory)
     directory = memory.allocate("host", DIRECTORY_NBYTES, HOST, None)
-    return Growth(directory, event.create(HOST, None, True, False, True), False, False)
+    return Growth(reserved.mapped, directory, event.create(HOST, None, True, False, True), False, False)
 
 
-def follow(directory: Range, changed: Opened, read_only: bool) -> Growth:
+def follow(reserved: Reserved, directory: Range, changed: Opened, read_only: bool) -> Growth:
     """Return the state of a range that follows another one, with nothing mapped yet. `directory` and `changed` were
     opened from the range that it follows.
     """
     if directory.nbytes != DIRECTORY_NBYTES:
         raise InvalidHandleError(f"the directory of a range has {DIRECTORY_NBYTES} bytes, not {directory.nbytes}")
-    return Growth(directory, changed, True, read_only)
+    return Growth(reserved.mapped, directory, changed, True, read_only)
 
 
 def _own(growth: Growth, what: str) -> None:
@@ -147,11 +169,12 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
     """Extend the range by `nbytes`, and map another piece if the mapped pieces are too short."""
     _own(growth, "grow")
     count = _amount(nbytes)
-    with growth.lock:
-        wanted, mapped = growth.nbytes + count, growth.mapped()
+    with physical.exclusive(growth.lock):
+        mapped = growth.mapped()
+        wanted = growth.length() + count
         if wanted > reserved.nbytes:
             raise InvalidArgumentError(
-                f"the range has {reserved.nbytes} bytes of addresses: it cannot grow from {growth.nbytes} to {wanted}"
+                f"the range has {reserved.nbytes} bytes of addresses: it cannot grow from {growth.length()} to {wanted}"
             )
         place = len(growth.pieces)
         if wanted > mapped:
@@ -161,8 +184,9 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
             piece = -(-part // reserved.granularity) * reserved.granularity
             held = physical.create(piece, reserved.device, reserved.context, True)
             export = Implicit(physical.get(held, None, True))
-            growth.write(place, bytes(export.handle))
-            _add(reserved, growth, held, _Piece(bytes(export.handle), piece, export), "rw")
+            raw = bytes(export.handle)
+            growth.write(place, raw)
+            _add(reserved, growth, held, "rw", _Piece(raw, export))
         growth.publish(len(growth.pieces), wanted)
 
 
@@ -172,7 +196,7 @@ def _wait_for_work(reserved: Reserved, at: int, nbytes: int) -> None:
     """
     while True:
         going_on = any_unfinished()
-        with reserved.lock:
+        with reserved.changing():
             found = reserved.whole(at, nbytes)
             viewed = any(each.pins > each.working for each in found)
             working = any(each.working for each in found)
@@ -181,14 +205,17 @@ def _wait_for_work(reserved: Reserved, at: int, nbytes: int) -> None:
         pause()
 
 
-def _drop(reserved: Reserved, growth: Growth, keep: int) -> None:
-    """Unmap the pieces from number `keep` on, once this process's queue operations have released them."""
-    at = sum(each.nbytes for each in growth.pieces[:keep])
+def _drop(reserved: Reserved, growth: Growth, keep: int, before: Callable[[], None] | None = None) -> None:
+    """Unmap the pieces from number `keep` on, once this process's queue operations have released them. `before` is
+    called first, when nothing but the driver can refuse.
+    """
+    at = end_of(growth.pieces[:keep])
     nbytes = growth.mapped() - at
     if nbytes:
         _wait_for_work(reserved, at, nbytes)
-        physical.unmap(reserved, at, nbytes)
-    del growth.pieces[keep:]
+        physical.unmap(reserved, at, nbytes, before)
+    elif before is not None:
+        before()
 
 
 def _first_beyond(growth: Growth, nbytes: int) -> int:
@@ -208,15 +235,15 @@ def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
     """
     _own(growth, "shrink")
     count = _amount(nbytes)
-    with growth.lock:
-        if count > growth.nbytes:
-            raise InvalidArgumentError(f"the range has {growth.nbytes} bytes: it cannot shrink by {count}")
-        left = growth.nbytes - count
+    with physical.exclusive(growth.lock):
+        length = growth.length()
+        if count > length:
+            raise InvalidArgumentError(f"the range has {length} bytes: it cannot shrink by {count}")
+        left = length - count
         keep = _first_beyond(growth, left)
-        ended = growth.pieces[keep:]  # withdrawn when they are released, after the directory no longer names them
-        _drop(reserved, growth, keep)
-        growth.publish(keep, left)
-        del ended
+        # First the directory: the pieces' handles are withdrawn when the pieces are unmapped. An interrupt between the
+        # two leaves pieces that the next call uses or unmaps.
+        _drop(reserved, growth, keep, lambda: growth.publish(keep, left))
 
 
 @operation(
@@ -227,14 +254,14 @@ def refresh(reserved: Reserved, growth: Growth) -> None:
     """Follow the other range: unmap the pieces that it has removed, and map the pieces that it has added."""
     if not growth.follows:
         raise InvalidArgumentError("refresh is for a range that was attached; this one is the original")
-    with growth.lock:
+    with physical.exclusive(growth.lock):
         for _ in range(_TRIES):
             turn, nbytes, handles = growth.read()
-            known = [each.raw for each in growth.pieces]
+            known = [each.piece.raw for each in growth.pieces]
             same = next((at for at, (one, other) in enumerate(zip(known, handles, strict=False)) if one != other), None)
             keep = min(len(known), len(handles)) if same is None else same
             _drop(reserved, growth, keep)
-            growth.nbytes = min(nbytes, growth.mapped())
+            growth.nbytes = nbytes  # `length` is no more than is mapped
             try:
                 for raw in handles[keep:]:
                     _map(reserved, growth, raw)
@@ -244,7 +271,6 @@ def refresh(reserved: Reserved, growth: Growth) -> None:
                 continue  # that piece was removed meanwhile
             if nbytes > growth.mapped():
                 raise InvalidHandleError(f"the directory says {nbytes} bytes, in pieces of {growth.mapped()}")
-            growth.nbytes = nbytes
             return
         raise InvalidHandleError("the directory of the range changes without a pause")
 
@@ -254,16 +280,15 @@ def _map(reserved: Reserved, growth: Growth, raw: bytes) -> None:
     at, nbytes = growth.mapped(), held.pages.nbytes
     if at + nbytes > reserved.nbytes:
         raise InvalidHandleError(f"the pieces of the range have more than its {reserved.nbytes} bytes")
-    _add(reserved, growth, held, _Piece(raw, nbytes, None), "r" if growth.read_only else "rw")
+    _add(reserved, growth, held, "r" if growth.read_only else "rw", _Piece(raw, None))
 
 
-def _add(reserved: Reserved, growth: Growth, held: Held, piece: _Piece, access: str) -> None:
+def _add(reserved: Reserved, growth: Growth, held: Held, access: str, piece: _Piece) -> None:
     """Map one more piece after the others. After a failure or an interrupt, the piece is not mapped."""
     at, count = growth.mapped(), len(growth.pieces)
     try:
-        physical.map_(reserved, held, at, 0, None, access)
-        growth.pieces.append(piece)
+        physical.map_(reserved, held, at, 0, None, access, piece)
     except BaseException:
-        if len(growth.pieces) == count and reserved.overlapping(at, piece.nbytes):
-            physical.unmap(reserved, at, piece.nbytes)
+        if len(growth.pieces) > count:
+            physical.unmap(reserved, at, held.pages.nbytes)
         raise

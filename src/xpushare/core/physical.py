@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Self, final
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self, final
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import Lease
@@ -18,6 +22,7 @@ from xpushare.common.errors import (
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
+    XpuShareError,
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
@@ -33,6 +38,7 @@ __all__ = [
     "Reserved",
     "access_of",
     "create",
+    "exclusive",
     "get",
     "map_",
     "open_",
@@ -150,25 +156,37 @@ def put(handle: Handle | bytes | str) -> None:
 
 @final
 class Mapped(Pinned):
-    """One mapping in a range. It keeps its pages alive, and tracks the buffers and operations that use it."""
+    """One mapping in a range. It keeps its pages alive, and counts the buffers and operations that use it.
 
-    __slots__ = ("access", "at", "held", "nbytes")
+    `piece` is what a growable range keeps with the mapping, None in other ranges.
+    """
 
-    def __init__(self, at: int, nbytes: int, access: Access, held: Held) -> None:
-        super().__init__()
+    __slots__ = ("access", "at", "held", "nbytes", "offset", "piece")
+
+    def __init__(self, at: int, nbytes: int, access: Access, held: Held, offset: int, piece: Any) -> None:
         self.at = at
         self.nbytes = nbytes
         self.access: Access = access
         self.held = held
+        self.offset = offset
+        self.piece = piece
+
+
+_at: Final = attrgetter("at")
 
 
 @final
 class Reserved(Resource):
     """Reserved addresses and their mappings, in order. The `Range` of a virtual range has this object as its
     allocation.
+
+    The handler of a signal can run between any two steps of a change, use the range itself, or end the change by an
+    exception. So a change first writes down its bytes in `unsettled`, then calls the driver, and then changes `mapped`
+    in one step. While `unsettled` is set, the driver's mappings of these bytes may differ from `mapped`. If the change
+    did not end, `settle` makes the driver's mappings follow `mapped` again.
     """
 
-    __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
+    __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "unsettled")
 
     driver: DriverRange
     mapped: list[Mapped]
@@ -178,20 +196,19 @@ class Reserved(Resource):
     nbytes: int
     granularity: int
     lock: Any
-    starts: list[int]
+    unsettled: tuple[int, int] | None
     imported = False
 
     def __new__(cls, device: Device, context: Context, driver: DriverRange, granularity: int) -> Self:
-        mapped: list[Mapped] = []
-        self = super().__new__(cls, device, driver, _give_back, driver, mapped)
-        self.mapped = mapped
+        self = super().__new__(cls, device, driver, driver.release)
+        self.mapped = []
         self.context = context
         self.kind = "device"
         self.address = driver.address
         self.nbytes = driver.nbytes
         self.granularity = granularity
         self.lock = threading.RLock()
-        self.starts = []
+        self.unsettled = None
         return self
 
     @property
@@ -210,10 +227,16 @@ class Reserved(Resource):
             multiple("nbytes", nbytes, self.granularity)
         return at, nbytes
 
+    def changing(self) -> Any:
+        """Return the lock, for a change of the mappings. Raises `InvalidArgumentError` if this thread holds the lock
+        already: then it runs the handler of a signal, or a finaliser, in the midst of another call.
+        """
+        return exclusive(self.lock)
+
     def overlapping(self, at: int, nbytes: int) -> list[Mapped]:
-        first = max(bisect_right(self.starts, at) - 1, 0)
+        first = max(bisect_right(self.mapped, at, key=_at) - 1, 0)
         found: list[Mapped] = []
-        for mapped in self.mapped[first:]:
+        for mapped in islice(self.mapped, first, None):
             if mapped.at >= at + nbytes:
                 break
             if mapped.at + mapped.nbytes > at:
@@ -234,11 +257,36 @@ class Reserved(Resource):
             raise InvalidArgumentError(f"[{at}, {at + nbytes}) is not made of whole mappings ({listed})")
         return found
 
+    def settle(self) -> None:
+        """Make the driver's mappings follow `mapped` again, if a change was interrupted. The caller holds the lock."""
+        if self.unsettled is None:
+            return
+        at, nbytes = self.unsettled
+        found = self.overlapping(at, nbytes)
+        for each in found:
+            if each.pins:  # it is mapped, since no change unmaps what is in use
+                self.driver.set_access(each.at, each.nbytes, each.access)
+            else:
+                self.driver.map(each.at, each.held.pages.driver, each.offset, each.nbytes, each.access)
+        if not found:
+            self.driver.unmap(at, nbytes)
+        self.unsettled = None
+
+    def try_settle(self) -> None:
+        """Call `settle`. If the driver fails, `unsettled` stays, and the next change calls it again."""
+        with suppress(XpuShareError):
+            self.settle()
+
     def hold(self, piece: Any) -> tuple[object, bool]:
         """Pin the mappings under a piece. Every byte of the piece must be mapped with read or write access. Returns the
         pin, and whether a mapping is read-only.
         """
+        nested = holds(self.lock)
         with self.lock:
+            if self.unsettled is not None:
+                if not nested:
+                    self.try_settle()
+                self._expect_settled(piece)
             found = self.overlapping(piece.offset, max(piece.nbytes, 1))
             end = piece.offset
             for mapped in found:
@@ -247,19 +295,46 @@ class Reserved(Resource):
                 end = mapped.at + mapped.nbytes
             if end < piece.offset + piece.nbytes:
                 raise InvalidArgumentError(f"byte {end} of the range is not mapped with access")
-            pin = Pin(piece, found, self.lock)
-            return pin, any(mapped.access == "r" for mapped in found)
+            return Pin(piece, found), any(mapped.access == "r" for mapped in found)
+
+    def _expect_settled(self, piece: Any) -> None:
+        if self.unsettled is not None:
+            at, nbytes = self.unsettled
+            if at < piece.offset + max(piece.nbytes, 1) and piece.offset < at + nbytes:
+                raise InvalidArgumentError(_CHANGING)
 
     def is_read_only(self, piece: Any) -> bool:
         """Whether a mapping under the piece is read-only."""
         with self.lock:
             return any(mapped.access == "r" for mapped in self.overlapping(piece.offset, piece.nbytes))
 
+    def listed(self) -> list[tuple[int, int, str]]:
+        """Return `(at, nbytes, access)` for each mapping, in the order of their offsets."""
+        nested = holds(self.lock)
+        with self.lock:
+            if not nested:
+                self.try_settle()
+            return [(each.at, each.nbytes, each.access) for each in self.mapped]
 
-def _give_back(driver: DriverRange, mapped: list[Mapped]) -> None:
-    for each in mapped:
-        driver.unmap(each.at, each.nbytes)
-    driver.release()
+
+_CHANGING: Final = (
+    "this thread is in the midst of another call that changes this range: the handler of a signal, or a finaliser, has "
+    "interrupted that call. Have the handler set a flag, and use the range after the call"
+)
+
+
+def holds(lock: Any) -> bool:
+    """Whether this thread holds the re-entrant lock."""
+    return bool(lock._is_owned())
+
+
+def exclusive(lock: Any) -> Any:
+    """Return the re-entrant lock, unless this thread holds it. A call that changes a range must not run within another
+    one of the same thread.
+    """
+    if holds(lock):
+        raise InvalidArgumentError(_CHANGING)
+    return lock
 
 
 def access_argument(access: str) -> Access:
@@ -303,7 +378,9 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
     rules=(8,),
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
 )
-def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | None, access: str) -> None:
+def map_(
+    reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | None, access: str, piece: Any = None
+) -> None:
     """Map physical memory, or a part of it, at offset `at` of the range. The mapping keeps the pages alive."""
     wanted = access_argument(access)
     offset, nbytes = memory.piece("the physical memory", source.pages.nbytes, offset, nbytes)
@@ -316,46 +393,63 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
         )
     if (offset or nbytes != source.pages.nbytes) and not reserved.device.has(Aspect.partial_map):
         raise InvalidArgumentError(f"{reserved.device} maps whole physical memory objects only (it lacks partial_map)")
-    with reserved.lock:
+    with reserved.changing():
+        reserved.settle()
         if reserved.overlapping(at, nbytes):
             raise InvalidArgumentError(f"[{at}, {at + nbytes}) is mapped already: unmap it first")
-        reserved.driver.map(at, source.pages.driver, offset, nbytes, wanted)
-        place = bisect_right(reserved.starts, at)
-        reserved.starts.insert(place, at)
-        reserved.mapped.insert(place, Mapped(at, nbytes, wanted, source))
+        new = Mapped(at, nbytes, wanted, source, offset, piece)
+        place = bisect_right(reserved.mapped, at, key=_at)
+        reserved.unsettled = at, nbytes
+        try:
+            reserved.driver.map(at, source.pages.driver, offset, nbytes, wanted)
+            reserved.mapped.insert(place, new)
+            reserved.unsettled = None
+        except BaseException:
+            reserved.try_settle()
+            raise
 
 
-def settle(reserved: Reserved, at: int, nbytes: int) -> None:
+def release_finished(reserved: Reserved, at: int, nbytes: int) -> None:
     """Remove the pins of finished operations from these mappings. The caller must not hold the range's lock, which
     another thread that removes pins may need.
     """
-    with reserved.lock:
+    with reserved.changing():
         pinned = any(mapped.pins for mapped in reserved.whole(at, nbytes))
     if pinned:
         adapter_of(reserved.device).settle()
 
 
-def expect_free(found: list[Mapped]) -> None:
-    """Raise `InvalidArgumentError` if a buffer or an operation uses these mappings."""
+def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
+    """Raise `InvalidArgumentError` if a buffer or an operation uses these mappings. Then nothing is unsettled."""
     if any(mapped.pins for mapped in found):
+        reserved.unsettled = None
         raise InvalidArgumentError(
             "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
         )
 
 
 @operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
-def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
+def unmap(reserved: Reserved, at: int, nbytes: int, before: Callable[[], None] | None = None) -> None:
     """Unmap one or several whole mappings. Raises `InvalidArgumentError` while a buffer or an unfinished queue
-    operation uses them.
+    operation uses them. `before` is called once nothing but the driver can refuse.
     """
-    settle(reserved, at, nbytes)
-    with reserved.lock:
+    release_finished(reserved, at, nbytes)
+    with reserved.changing():
+        reserved.settle()
         found = reserved.whole(at, nbytes)
-        expect_free(found)
-        for mapped in found:
-            reserved.driver.unmap(mapped.at, mapped.nbytes)
-            place = bisect_right(reserved.starts, mapped.at) - 1
-            del reserved.starts[place], reserved.mapped[place]
+        place = bisect_right(reserved.mapped, found[0].at, key=_at) - 1
+        reserved.unsettled = at, nbytes  # from here on, a handler can make no view of them
+        try:
+            expect_free(reserved, found)
+            if before is not None:
+                before()
+            for mapped in found:
+                reserved.driver.unmap(mapped.at, mapped.nbytes)
+            del reserved.mapped[place : place + len(found)]
+            reserved.unsettled = None
+        except BaseException:
+            reserved.try_settle()
+            raise
 
 
 @operation("VirtualRange.set_access", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
@@ -363,20 +457,34 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     """Change the access mode of one or several whole mappings."""
     wanted = access_argument(access)
     if wanted != "rw":
-        settle(reserved, at, nbytes)
-    with reserved.lock:
+        release_finished(reserved, at, nbytes)
+    with reserved.changing():
+        reserved.settle()
         found = reserved.whole(at, nbytes)
-        if wanted != "rw":
-            expect_free(found)
-        for mapped in found:
-            reserved.driver.set_access(mapped.at, mapped.nbytes, wanted)
-            mapped.access = wanted
+        before = [mapped.access for mapped in found]
+        reserved.unsettled = at, nbytes
+        try:
+            if wanted != "rw":
+                expect_free(reserved, found)
+            for mapped in found:
+                reserved.driver.set_access(mapped.at, mapped.nbytes, wanted)
+            for mapped in found:
+                mapped.access = wanted
+            reserved.unsettled = None
+        except BaseException:
+            for mapped, access_before in zip(found, before, strict=True):
+                mapped.access = access_before
+            reserved.try_settle()
+            raise
 
 
 @operation("VirtualRange.access", raises=(InvalidArgumentError,))
 def access_of(reserved: Reserved, at: int) -> Access:
     """Return the access mode of the byte at offset `at`, or "none" if no memory is mapped at this offset."""
     at, _ = memory.piece("the range", reserved.nbytes, at, 1)
+    nested = holds(reserved.lock)
     with reserved.lock:
+        if not nested:
+            reserved.try_settle()
         found = reserved.overlapping(at, 1)
         return found[0].access if found else "none"

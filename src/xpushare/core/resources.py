@@ -4,12 +4,12 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, Self, final
 
 from xpushare import _native
 from xpushare._device import Device
-from xpushare._native import AllocationBase, Domain, End, PagesBase, Resource, Template, Timeline
+from xpushare._native import AllocationBase, Domain, End, PagesBase, Pin, Pinned, Resource, Template, Timeline
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, fields_of
@@ -106,48 +106,6 @@ class Allocation(AllocationBase):
     def is_read_only(self, piece: Any) -> bool:
         """Whether views of this piece are read-only."""
         return bool(piece.read_only)
-
-
-class Pinned:
-    """Counts the live pins of a mapping, and how many of them belong to queue operations. The range's lock guards both
-    counts.
-    """
-
-    __slots__ = ("pins", "working")
-
-    def __init__(self) -> None:
-        self.pins = 0
-        self.working = 0
-
-
-@final
-class Pin:
-    """Keeps a range open, and prevents the unmapping of the pages in use. Each buffer, capsule and queue operation
-    holds a pin.
-    """
-
-    __slots__ = ("_lock", "_mapped", "_piece", "_works")
-
-    def __init__(self, piece: Any, mapped: Sequence[Pinned], lock: Any) -> None:
-        self._piece = piece
-        self._mapped = mapped
-        self._lock = lock
-        self._works = 0
-        for each in mapped:
-            each.pins += 1
-
-    def works(self) -> None:
-        """Record that only a queue operation holds this pin."""
-        with self._lock:
-            self._works = 1
-            for each in self._mapped:
-                each.working += 1
-
-    def __del__(self) -> None:
-        with self._lock:
-            for each in self._mapped:
-                each.pins -= 1
-                each.working -= self._works
 
 
 _native.register(Allocation=Allocation)

@@ -148,6 +148,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     `memoryview(r)` covers all `nbytes` of the range, and `as_array` a part of them. The bytes must be mapped with read
     or write access. As long as such a view exists, its bytes cannot be unmapped. (urVirtualMemReserve)
 
+    A call that Ctrl-C interrupts takes effect as a whole or not at all. If the handler of a signal, or a finaliser,
+    interrupts a call on a range, it cannot change the same range: such a change raises `InvalidArgumentError`.
+
     With `growable=True` the range maps memory of its own: `grow` adds bytes at the end, and `shrink` removes them.
     `share` makes a handle of a growable range. `attach` opens the handle as a *follower*: a range with the same bytes
     at a fixed address. `refresh` brings a follower up to date.
@@ -382,9 +385,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             ...     addresses.mapped() == [(0, size, "rw")]
             True
         """
-        found = use(self)
-        with found.lock:
-            return [(each.at, each.nbytes, each.access) for each in found.mapped]
+        return use(self).listed()
 
     def as_array(self, shape: int | tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> SharedArray:
         """Return an array over bytes of the range, which must be mapped when the array is used.
@@ -423,7 +424,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def nbytes(self) -> int:
         """The number of reserved bytes. For a growable range or a follower, its current length in bytes."""
         found = use(self)
-        return found.nbytes if self._growth is None else self._growth.nbytes
+        return found.nbytes if self._growth is None else self._growth.length()
 
     def close(self) -> None:
         """End this object's use of the addresses. Idempotent. Once no view is left, all of the range is unmapped. A
@@ -444,7 +445,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         found: Reserved | None = held_by(self)
         if found is None:
             return "<VirtualRange closed>"
-        size = f"{found.nbytes} bytes" if self._growth is None else f"{self._growth.nbytes} of {found.nbytes} bytes"
+        size = f"{found.nbytes} bytes" if self._growth is None else f"{self._growth.length()} of {found.nbytes} bytes"
         return f"<VirtualRange {size} at {found.address:#x}, {len(found.mapped)} mappings, on {found.device}>"
 
 

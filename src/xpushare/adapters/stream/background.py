@@ -13,13 +13,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 from xpushare.adapters.stream.hooks import Device
 from xpushare.common.errors import OutOfMemoryError, XpuShareError
 from xpushare.common.threads import Worker
 
-__all__ = ["Teardown", "Waiter", "Watch", "Watched", "quietly"]
+__all__ = ["Job", "Teardown", "Waiter", "Watch", "Watched", "quietly"]
 
 _PATIENCE: Final = 0.05  # the longest time, in seconds, for which queues must not begin new waits
 _REST: Final = 10  # the factor by which the pause after that is longer
@@ -111,6 +111,18 @@ class Waiter(Protocol):
     def settle(self) -> None: ...
 
 
+class Job(NamedTuple):
+    """One teardown. `done` is set once it has run."""
+
+    action: Callable[[], None]
+    done: threading.Event
+    drained: bool
+
+
+def _nothing() -> None:
+    pass
+
+
 @final
 class Teardown(_Worker):
     """Runs teardowns, such as the freeing of memory. Each teardown runs once the device work submitted before it has
@@ -157,16 +169,26 @@ class Teardown(_Worker):
     def submit(
         self, device: Device, hook: Callable[..., object], *arguments: object, drained: bool = True
     ) -> threading.Event:
-        """Call `hook` in the background, at a moment at which no queue waits for an event. The device is current during
-        the call. If `drained` is true, the call comes after all work that has been submitted so far to any device.
-        Returns an event that is set after the call, even if the call failed.
+        """Make the `Job` and begin it. Returns an event that is set after the call, even if the call failed."""
+        job = self.job(device, hook, *arguments, drained=drained)
+        self.begin(job)
+        return job.done
+
+    def job(self, device: Device, hook: Callable[..., object], *arguments: object, drained: bool = True) -> Job:
+        """Return a job that calls `hook` in the background, at a moment at which no queue waits for an event. The
+        device is current during the call. If `drained` is true, the call comes after all work that was submitted to any
+        device before the job began.
         """
 
         def action() -> None:
             with device.current():
                 hook(*arguments)
 
-        return self._submit(action, drained)
+        return Job(action, threading.Event(), drained)
+
+    def begin(self, job: Job) -> None:
+        """Begin a job. A job that is begun twice, which happens after an interrupt, runs once."""
+        self._put(job)
 
     def look_after(self, look: Callable[[], bool]) -> bool:
         """Call `look` about every 50 ms, between teardowns, until it returns False. `look` must never raise. This
@@ -174,11 +196,6 @@ class Teardown(_Worker):
         """
         self._put(look)
         return self._thread.alive()
-
-    def _submit(self, action: Callable[[], None], drained: bool) -> threading.Event:
-        done = threading.Event()
-        self._put((action, done, drained))
-        return done
 
     def _look(self) -> float | None:
         """Call those functions passed to `look_after` that are due. Returns the seconds until the next call is due, or
@@ -207,7 +224,7 @@ class Teardown(_Worker):
             self._hurried.wait(self._gather)
             while not self._todo.empty():
                 self._get(batch)
-            drained = any(each[2] for each in batch)
+            drained = any(each.drained for each in batch)
             if drained:
                 self._pass_held()
             patience = _NAP_FIRST
@@ -220,7 +237,7 @@ class Teardown(_Worker):
                             if drained:
                                 self._drain()
                             while batch:
-                                self._try(*batch.pop(0))
+                                self._try(batch.pop(0))
                 finally:
                     self.busy = False
                 if batch:
@@ -228,14 +245,15 @@ class Teardown(_Worker):
                     time.sleep(_REST * patience)
                     patience = min(2 * patience, _PATIENCE)
 
-    def _try(self, action: Callable[[], None], done: threading.Event, _drained: bool) -> None:
+    def _try(self, job: Job) -> None:
         try:
-            action()
+            if not job.done.is_set():
+                job.action()
         except XpuShareError as error:
             # Logged, since nobody would see an exception. A broken device has already removed its mappings.
             self._log.warning("%s", error)
         finally:
-            done.set()
+            job.done.set()
 
     def _pass_waits(self, seconds: float = math.inf) -> bool:
         """Wait, for a limited time, until all signals that queues wait for now are complete or lost. Returns whether
@@ -275,7 +293,9 @@ class Teardown(_Worker):
             self._settling += 1
             self._hurried.set()
         try:
-            return self._submit(lambda: None, True).wait(timeout)
+            job = Job(_nothing, threading.Event(), True)
+            self.begin(job)
+            return job.done.wait(timeout)
         finally:
             with self._starting:
                 self._settling -= 1

@@ -12,7 +12,7 @@ from typing import Final
 
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.virtual_memory.fds import DriverFds, file_of
-from xpushare.common.errors import InvalidHandleError
+from xpushare.common.errors import InvalidHandleError, XpuShareError
 
 __all__ = ["CountedMemory", "Pages"]
 
@@ -105,15 +105,17 @@ class CountedMemory(abc.ABC):
             )
         with _counting:
             handle.users += 1
+        self._mapped[address] = handle  # before the driver maps it, so that an interrupt leaves no mapping unrecorded
         try:
             if not self.map_pages(doing, address, handle):
-                handle = self._again(doing, handle)
+                handle = self._mapped[address] = self._again(doing, handle)
                 self.map_pages(doing, address, handle)
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, XpuShareError):  # an interrupt, before the driver's call or after it
+                quietly(self.unmap_pages, doing, address, nbytes)
+            self._mapped.pop(address, None)
             quietly(self.release, doing, handle)
             raise
-        with _counting:
-            self._mapped[address] = handle
 
     def _again(self, doing: str, pages: Pages) -> Pages:
         """Import this process's own pages once more, for a mapping at another address, and return the new import, which
@@ -135,7 +137,9 @@ class CountedMemory(abc.ABC):
 
     def unmap(self, doing: str, address: int, nbytes: int) -> None:
         with _counting:
-            pages = self._mapped.pop(address)
+            pages = self._mapped.pop(address, None)
+        if pages is None:
+            return  # an interrupted call has unmapped it
         try:
             self.unmap_pages(doing, address, nbytes)
         finally:

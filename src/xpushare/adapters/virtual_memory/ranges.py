@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import suppress
 from typing import Any, final
 
 from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
 from xpushare.adapters.stream import payload
-from xpushare.adapters.stream.background import quietly
+from xpushare.adapters.stream.background import Job, quietly
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
 from xpushare.adapters.virtual_memory.memory import AllocationFd, require_shareable
-from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, InvalidHandleError, XpuShareError
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    XpuShareError,
+)
 from xpushare.common.fds import OwnedFd
 
 __all__ = ["AddressRange", "PhysicalPages"]
@@ -101,9 +107,10 @@ class AddressRange(DriverRange):
         doing = f"reserving {nbytes} bytes of addresses" + (f" at {address:#x}" if address else "")
         self._engine = engine
         self._device = device
-        self._lock = threading.Lock()
-        self._locations: dict[int, tuple[int, int]] = {}  # start of each mapping -> device whose memory it is, bytes
-        self._leaving: dict[int, tuple[int, threading.Event]] = {}  # start -> (bytes, its teardown)
+        # Start of each mapping -> device whose memory it is, bytes. An interrupted call may leave an entry for what is
+        # not mapped, but never a mapping without an entry here or in `_leaving`.
+        self._locations: dict[int, tuple[int, int]] = {}
+        self._leaving: dict[int, tuple[int, Job]] = {}  # start -> (bytes, its teardown, which may not have begun)
         with device.current():
             found = device.reserve(doing, nbytes, address)
             if address and found != address:
@@ -119,33 +126,54 @@ class AddressRange(DriverRange):
         if offset or nbytes != physical.nbytes:
             raise InvalidArgumentError(f"{doing}: this device maps whole physical memory objects only")
         self._wait_for_teardown(at, nbytes)
-        device, address = self._device, self.address + at
+        device, address, location = self._device, self.address + at, physical.location
+        again = at in self._locations
+        self._locations[at] = location, nbytes
         with device.current():
-            device.map(doing, address, nbytes, physical.handle)
+            if again:  # if an interrupted call has mapped it, the driver can set the access
+                with suppress(DeviceError):
+                    self._engine.peer_access.grant(device, doing, address, nbytes, location, access)
+                    return
+            try:
+                device.map(doing, address, nbytes, physical.handle)
+            except XpuShareError:
+                del self._locations[at]
+                raise
             try:
                 if access != "none":  # a new mapping has none
-                    self._engine.peer_access.grant(device, doing, address, nbytes, physical.location, access)
+                    self._engine.peer_access.grant(device, doing, address, nbytes, location, access)
             except BaseException:
                 quietly(device.unmap, doing, address, nbytes)
+                del self._locations[at]
                 raise
-        with self._lock:
-            self._locations[at] = physical.location, nbytes
 
     def _wait_for_teardown(self, at: int, nbytes: int) -> None:
         """Wait until earlier mappings at these addresses are torn down."""
-        with self._lock:
-            for start in [start for start, (_, job) in self._leaving.items() if job.is_set()]:
-                del self._leaving[start]
-            leaving = [job for start, (size, job) in self._leaving.items() if start < at + nbytes and at < start + size]
-        for job in leaving:
-            while not job.wait(0.05):  # in short pieces, so that Ctrl-C works
+        for start in [start for start, (_, job) in self._leaving.items() if job.done.is_set()]:
+            del self._leaving[start]
+        self._begin_teardown(at, nbytes)
+        for job in self._torn_down(at, nbytes):
+            while not job.done.wait(0.05):  # in short pieces, so that Ctrl-C works
                 pass
 
+    def _torn_down(self, at: int, nbytes: int) -> list[Job]:
+        return [job for start, (size, job) in self._leaving.items() if start < at + nbytes and at < start + size]
+
     def unmap(self, at: int, nbytes: int) -> None:
-        with self._lock:
-            self._locations.pop(at, None)
-            job = self._engine.teardown.submit(self._device, self._take_down, self.address + at, nbytes)
-            self._leaving[at] = (nbytes, job)
+        for start, (_, size) in list(self._locations.items()):
+            if at <= start < at + nbytes:
+                if start not in self._leaving:
+                    job = self._engine.teardown.job(self._device, self._take_down, self.address + start, size)
+                    self._leaving[start] = size, job
+                del self._locations[start]
+        self._begin_teardown(at, nbytes)
+
+    def _begin_teardown(self, at: int, nbytes: int) -> None:
+        """Begin the teardowns of these bytes. An interrupt may have come between the record of a teardown and its
+        beginning, so they are begun again.
+        """
+        for job in self._torn_down(at, nbytes):
+            self._engine.teardown.begin(job)
 
     def _take_down(self, address: int, nbytes: int) -> None:
         self._engine.peer_access.forget(address, nbytes)
@@ -153,8 +181,7 @@ class AddressRange(DriverRange):
 
     def set_access(self, at: int, nbytes: int, access: Access) -> None:
         doing = f"setting the access of {nbytes} bytes"
-        with self._lock:
-            mapped = [(start, *found) for start, found in self._locations.items()]
+        mapped = [(start, *found) for start, found in self._locations.items()]
         with self._device.current():
             for start, location, size in mapped:
                 low, high = max(at, start), min(at + nbytes, start + size)
@@ -164,6 +191,6 @@ class AddressRange(DriverRange):
                     )
 
     def release(self) -> None:
-        # It comes after the unmaps that were submitted before.
-        device = self._device
+        self.unmap(0, self.nbytes)
+        device = self._device  # the addresses are freed after all teardowns that were submitted before
         self._engine.teardown.submit(device, device.free, "giving addresses back", self.address, self.nbytes)

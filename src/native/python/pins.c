@@ -1,0 +1,98 @@
+/* Pinned, Pin: how many buffers and operations use a mapping of a virtual range.
+ *
+ * The counts change in C, where no signal handler runs: a handler's exception would leave a count wrong for good. */
+#include "objects.h"
+
+typedef struct {
+    PyObject_HEAD
+    uint32_t pins, working;
+} xp_pinned;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *piece, *mapped; /* what keeps the range open, and a tuple of Pinned */
+    uint32_t works;
+} xp_pin;
+
+static void pinned_dealloc(PyObject *self) { xp_free(self); }
+
+static PyMemberDef pinned_members[] = {
+    {"pins", T_UINT, offsetof(xp_pinned, pins), READONLY, NULL},
+    {"working", T_UINT, offsetof(xp_pinned, working), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot pinned_slots[] = {{Py_tp_dealloc, pinned_dealloc}, {Py_tp_members, pinned_members}, {0, NULL}};
+static PyType_Spec pinned_spec = {"xpushare._native.Pinned", sizeof(xp_pinned), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, pinned_slots};
+
+static xp_pinned *pinned_at(const xp_pin *pin, Py_ssize_t i) { return (xp_pinned *)PyTuple_GetItem(pin->mapped, i); }
+
+static PyObject *pin_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *piece, *mapped;
+    if (!PyArg_ParseTuple(args, "OO:Pin", &piece, &mapped))
+        return NULL;
+    PyTypeObject *pinned = ((xp_types *)PyType_GetModuleState(type))->pinned;
+    PyObject *all = PySequence_Tuple(mapped);
+    Py_ssize_t n = all ? PyTuple_Size(all) : -1;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!PyObject_TypeCheck(PyTuple_GetItem(all, i), pinned)) {
+            PyErr_SetString(PyExc_TypeError, "Pin() takes mappings");
+            n = -1;
+        }
+    xp_pin *pin = n < 0 ? NULL : (xp_pin *)PyType_GenericAlloc(type, 0);
+    if (pin == NULL) {
+        Py_XDECREF(all);
+        return NULL;
+    }
+    pin->piece = Py_NewRef(piece);
+    pin->mapped = all;
+    for (Py_ssize_t i = 0; i < n; i++)
+        __atomic_fetch_add(&pinned_at(pin, i)->pins, 1, __ATOMIC_SEQ_CST);
+    return (PyObject *)pin;
+}
+
+static PyObject *pin_works(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    xp_pin *pin = (xp_pin *)self;
+    if (__atomic_exchange_n(&pin->works, 1, __ATOMIC_SEQ_CST) == 0)
+        for (Py_ssize_t i = 0; i < PyTuple_Size(pin->mapped); i++)
+            __atomic_fetch_add(&pinned_at(pin, i)->working, 1, __ATOMIC_SEQ_CST);
+    Py_RETURN_NONE;
+}
+
+static int pin_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const xp_pin *pin = (const xp_pin *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(pin->piece);
+    Py_VISIT(pin->mapped);
+    return 0;
+}
+
+static void pin_dealloc(PyObject *self)
+{
+    xp_pin *pin = (xp_pin *)self;
+    PyObject_GC_UnTrack(self);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(pin->mapped); i++) {
+        /* `pins` first: a view is seen where there are more pins than working ones */
+        __atomic_fetch_sub(&pinned_at(pin, i)->pins, 1, __ATOMIC_SEQ_CST);
+        __atomic_fetch_sub(&pinned_at(pin, i)->working, pin->works, __ATOMIC_SEQ_CST);
+    }
+    Py_CLEAR(pin->mapped);
+    Py_CLEAR(pin->piece);
+    xp_free(self);
+}
+
+static PyMethodDef pin_methods[] = {{"works", pin_works, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyType_Slot pin_slots[] = {
+    {Py_tp_new, pin_new},           {Py_tp_dealloc, pin_dealloc}, {Py_tp_traverse, pin_traverse},
+    {Py_tp_methods, pin_methods},   {0, NULL},
+};
+static PyType_Spec pin_spec = {"xpushare._native.Pin", sizeof(xp_pin), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               pin_slots};
+
+int xp_init_pins(PyObject *module)
+{
+    return xp_keep_type(module, &pinned_spec, &xp_types_of(module)->pinned) < 0 ? -1 : xp_add_type(module, &pin_spec);
+}
