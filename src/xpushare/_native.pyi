@@ -91,6 +91,10 @@ class OwnedFd:
         this process's POSIX lock on it. This method keeps the lock.
         """
 
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None:
+        """Close the descriptor, unless it was taken in the block. An interrupt cannot prevent this."""
+
 def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
     """Attach to the exporter of a handle by pidfd_getfd(2). Returns the mapped table of its exports, the membership in
     its commons (the memory that it shares with its importers), the table's fd and the exporter's pidfd.
@@ -109,6 +113,12 @@ def dead(pidfds: Sequence[int]) -> list[int]:
 
 def lock(fd: int, at: int) -> bool:
     """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it."""
+
+def lock_shared(fd: int, at: int) -> bool:
+    """Take a POSIX read lock on byte `at`, without waiting. Returns False if another process holds a write lock."""
+
+def crew_joined(fd: int, /) -> None:
+    """Release this process's lock on byte CREW_JOIN of a crew's file, if it has one. An `fd` of -1 is ignored."""
 
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
     """Return the numbers of the descriptors in `folder` (a /proc/PID/fd) whose link targets begin with `first` or
@@ -1696,6 +1706,7 @@ def close_warden() -> None:
 
 CREW_MEMBERS: int
 CREW_JOIN: int
+CREW_VERSION: int
 CREW_LIFE: int
 
 class Crew:
@@ -1715,11 +1726,11 @@ class Crew:
 
 class LockMember:
     """One member of a lock's crew, the processes that have the lock open. The caller must hold the POSIX lock on byte
-    CREW_JOIN of the crew's file while it makes a member. If an exception is passed instead of a crew, each use raises
-    that exception. Acquiring the lock returns `held`, or `died` if its last owner died.
+    CREW_JOIN of the crew's file while it makes a member. If a callable is passed instead of a crew, each use calls it
+    to raise the reason. Acquiring the lock returns `held`, or `died` if its last owner died.
     """
 
-    def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
+    def __new__(cls, crew: Crew | Unread, label: str = "", held: object = None, died: object = None, /) -> Self: ...
     def release(self) -> None:
         """Release the lock. Any thread of the process may release it.
 
@@ -1836,6 +1847,11 @@ def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
 def channel_move(crew: Crew, /) -> None:
     """Make a channel's readers switch to the next channel of that name. Used if the memory of the slots has ended with
     the process that made it.
+    """
+
+def channel_owner(crew: Crew, /) -> int | None:
+    """Return the pid of the process that has the channel's lock, 0 if it is not visible here, or None if no process has
+    it.
     """
 
 def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:

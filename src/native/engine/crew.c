@@ -135,19 +135,29 @@ static int holder(xp_crew *c, uint32_t m)
     return c->fd < 0 || xp_lock_holder(c->fd, XP_CREW_LIFE + (int64_t)m, &pid) != 0 ? pid : -1;
 }
 
+/* Whether index `i` is free. A member that died still has its index while its device works. */
+static bool vacant(xp_crew *c, uint32_t i)
+{
+    return xp_crew_is_gone(c, i) && (!XP_LOAD(&xp_crew_head_of(c)->members[i].state) || xp_crew_is_dead(c, i));
+}
+
 int xp_crew_claim(xp_crew *c, const char *label, xp_crew_sweep sweep, uint32_t *m)
 {
     int rc = ENOSPC;
     for (uint32_t i = 0; i < XP_CREW_MEMBERS && rc == ENOSPC; i++) {
-        pthread_mutex_lock(&c->mu);
-        bool vacant = holder(c, i) < 0;
-        pthread_mutex_unlock(&c->mu);
-        if (!vacant || (xp_crew_head_of(c)->members[i].state && !xp_crew_is_dead(c, i)))
+        if (!vacant(c, i))
             continue;
-        sweep(c, i);
         pthread_mutex_lock(&c->mu);
         rc = c->fd < 0 ? EBADF : xp_lock(c->fd, XP_CREW_LIFE + (int64_t)i, true);
+        pthread_mutex_unlock(&c->mu);
+        /* Others join at the same time, so the index is looked at again, and cleared, only once it is ours. */
+        if (rc == 0 && !vacant(c, i)) {
+            xp_lock(c->fd, XP_CREW_LIFE + (int64_t)i, false);
+            rc = EAGAIN;
+        }
         if (rc == 0) {
+            sweep(c, i);
+            pthread_mutex_lock(&c->mu);
             struct timespec t;
             clock_gettime(CLOCK_REALTIME, &t);
             c->mine[i / 64] |= 1ull << i % 64;
@@ -159,11 +169,11 @@ int xp_crew_claim(xp_crew *c, const char *label, xp_crew_sweep sweep, uint32_t *
             XP_STORE_RELAXED(&record->since_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
             strncpy(record->label, label, sizeof record->label); /* readers stop at the end */
             XP_STORE(&record->state, 1);
+            pthread_mutex_unlock(&c->mu);
             *m = i;
         } else if (rc == EAGAIN) {
-            rc = ENOSPC; /* a misbehaving peer has it: try the next one */
+            rc = ENOSPC; /* another process was faster: try the next one */
         }
-        pthread_mutex_unlock(&c->mu);
     }
     return rc;
 }

@@ -11,7 +11,8 @@
 #define XP_CREW_MEMBERS 128u
 #define XP_CREW_MASK (XP_CREW_MEMBERS / 64u)
 #define XP_CREW_LIFE 0x40000000 /* lock bytes of the file: one for each member, */
-#define XP_CREW_JOIN 0x50000000 /* and one for the process that joins or leaves */
+#define XP_CREW_JOIN 0x50000000 /* and one that processes share while they join, and that one has while it makes the crew
+                                 * or removes the file */
 #define XP_CREW_MAGIC "XPUSHCRW"
 #define XP_CREW_VERSION 1u
 #define XP_CREW_WORDS 0x4000u /* where the words of the lock, the atomic or the channel begin */
@@ -75,7 +76,8 @@ static inline bool xp_crew_usable(const xp_crew *c)
     return XP_LIKELY(!XP_RELAXED(&c->gone) && c->born == XP_RELAXED(&xp_fork_count));
 }
 
-/* Become another member. The caller holds the join byte of the file, and no other thread of this process joins.
+/* Become another member. The caller has at least a share of the join byte of the file, as other processes that join
+ * may have, and no other thread of this process joins.
  * `sweep` removes from the words what the last member with the index left. Returns 0 or errno (ENOSPC: all indices
  * are taken). */
 typedef void (*xp_crew_sweep)(xp_crew *c, uint32_t m);

@@ -183,15 +183,18 @@ bool xp_pidfd_readable(int pidfd)
     return poll(&p, 1, 0) == 1 && (p.revents & POLLIN);
 }
 
-int xp_lock(int fd, int64_t at, bool take)
+static int set_lock(int fd, int64_t at, short type)
 {
-    struct flock l = {.l_type = take ? F_WRLCK : F_UNLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
     int rc;
     do
         rc = fcntl(fd, F_SETLK, &l);
     while (rc < 0 && errno == EINTR);
     return rc == 0 ? 0 : errno == EACCES ? EAGAIN : errno;
 }
+
+int xp_lock(int fd, int64_t at, bool take) { return set_lock(fd, at, take ? F_WRLCK : F_UNLCK); }
+int xp_lock_shared(int fd, int64_t at) { return set_lock(fd, at, F_RDLCK); }
 
 int xp_lock_holder(int fd, int64_t at, int *pid) { return xp_lock_holder_among(fd, at, 1, pid); }
 

@@ -90,6 +90,18 @@ static PyObject *channel_move(PyObject *Py_UNUSED(m), PyObject *o_crew)
     Py_RETURN_NONE;
 }
 
+/* The pid of the process that has the channel's lock: 0 if it cannot be seen, None if no process has it. */
+static PyObject *channel_owner(PyObject *Py_UNUSED(m), PyObject *o_crew)
+{
+    xp_geometry g;
+    xp_crew *c = begun(o_crew, &g);
+    if (c == NULL)
+        return NULL;
+    uint64_t owner = XP_LOAD(&((xp_channel_words *)xp_crew_words(c))->lock.owner) & XP_LOCK_MEMBER;
+    int pid = owner && owner <= XP_CREW_MEMBERS ? xp_crew_pid(c, (uint32_t)owner - 1) : -1;
+    return pid < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(pid);
+}
+
 /* --- ChannelEnd --------------------------------------------------------------------------------------------------- */
 
 static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
@@ -358,6 +370,7 @@ static PyMethodDef functions[] = {
     {"channel_begin", channel_begin, METH_VARARGS, NULL},
     {"channel_geometry", channel_geometry, METH_O, NULL},
     {"channel_move", channel_move, METH_O, NULL},
+    {"channel_owner", channel_owner, METH_O, NULL},
     {"channel_survey", channel_survey, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -50,13 +50,20 @@ static PyObject *crew_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         Py_DECREF(self);
         return xp_oserror_of(EBADF, "taking the file of a crew");
     }
-    xp_error error = {EINVAL, "the control words do not fit in their memory"};
+    xp_error error = {0, "the control words do not fit in their memory"};
     if (self->view.len > (Py_ssize_t)XP_CREW_WORDS + 64)
         self->c = xp_crew_open(fd, self->view.buf, (uint64_t)self->view.len, (uint32_t)kind, fresh, &error);
     if (self->c == NULL) {
+        const xp_crew_head *head = self->view.buf;
         close(fd);
+        if (error.code == 0 && self->view.len > (Py_ssize_t)XP_CREW_WORDS && head->version != XP_CREW_VERSION &&
+            memcmp(head->magic, XP_CREW_MAGIC, sizeof head->magic) == 0)
+            PyErr_Format(PyExc_ValueError, "it has version %u of the shared layout, and this process has version %u: use the "
+                         "same version of xpushare in all processes", head->version, XP_CREW_VERSION);
+        else
+            xp_raise(&error);
         Py_DECREF(self);
-        return xp_raise(&error);
+        return NULL;
     }
     self->kind = (uint32_t)kind;
     prepare(self->c, (uint32_t)kind, fresh, initial);
@@ -139,7 +146,7 @@ static PyType_Spec crew_spec = {"xpushare._native.Crew", sizeof(xp_crew_object),
 typedef struct {
     PyObject_HEAD
     PyObject *crew, *held, *died; /* `held` and `died`: what a Lock returns */
-    PyObject *why;                /* NULL, or the error that each use raises because it could not be opened */
+    PyObject *why;                /* NULL, or a callable that raises the reason why it could not be opened */
     xp_crew *c;
     void *words;
     uint32_t m;
@@ -155,7 +162,7 @@ static PyObject *member_new(PyTypeObject *type, PyObject *args, uint32_t kind)
     const char *label;
     if (!PyArg_ParseTuple(args, "Os|OO", &o_crew, &label, &held, &died))
         return NULL;
-    bool unopened = PyExceptionInstance_Check(o_crew);
+    bool unopened = PyCallable_Check(o_crew);
     xp_crew *c = unopened ? NULL : xp_crew_of(o_crew, kind);
     if (c == NULL && !unopened)
         return NULL;
@@ -214,7 +221,10 @@ static inline xp_member_object *member(PyObject *self)
     if (XP_LIKELY(!XP_RELAXED(&o->closed) && xp_crew_usable(o->c)))
         return o;
     if (o->why) {
-        PyErr_SetObject((PyObject *)Py_TYPE(o->why), o->why);
+        PyObject *none = PyObject_CallNoArgs(o->why);
+        if (none)
+            PyErr_SetString(PyExc_RuntimeError, "the reason was not raised");
+        Py_XDECREF(none);
         return NULL;
     }
     xp_crew_unusable(o->c, XP_RELAXED(&o->closed) ? NULL : xp_crew_wrong(o->c));
@@ -509,9 +519,23 @@ static PyType_Slot atomic_slots[] = {
 static PyType_Spec atomic_spec = {"xpushare._native.AtomicMember", sizeof(xp_member_object), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, atomic_slots};
 
+static PyObject *crew_joined(PyObject *Py_UNUSED(m), PyObject *arg)
+{
+    int fd;
+    if (xp_as_int(arg, &fd) < 0)
+        return NULL;
+    xp_lock(fd, XP_CREW_JOIN, false);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {{"crew_joined", crew_joined, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+
 int xp_init_crew(PyObject *module)
 {
+    if (PyModule_AddFunctions(module, functions) < 0)
+        return -1;
     if (PyModule_AddIntConstant(module, "CREW_MEMBERS", XP_CREW_MEMBERS) < 0 ||
+        PyModule_AddIntConstant(module, "CREW_VERSION", XP_CREW_VERSION) < 0 ||
         PyModule_AddIntConstant(module, "CREW_JOIN", XP_CREW_JOIN) < 0 ||
         PyModule_AddIntConstant(module, "CREW_LIFE", XP_CREW_LIFE) < 0)
         return -1;

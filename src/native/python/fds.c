@@ -142,6 +142,14 @@ static PyObject *fd_close(PyObject *self, PyObject *Py_UNUSED(a))
     Py_RETURN_NONE;
 }
 
+/* In C, so that no interrupt comes between the end of a block and the close. */
+static PyObject *fd_enter(PyObject *self, PyObject *Py_UNUSED(a)) { return Py_NewRef(self); }
+static PyObject *fd_exit(PyObject *self, PyObject *Py_UNUSED(error))
+{
+    let_go(self);
+    Py_RETURN_NONE;
+}
+
 static PyObject *fd_repr(PyObject *self) { return PyUnicode_FromFormat("<OwnedFd %d>", ((xp_owned_fd *)self)->number); }
 
 static PyMemberDef fd_members[] = {
@@ -157,6 +165,8 @@ static PyMethodDef fd_methods[] = {
     {"received", fd_received, METH_VARARGS | METH_CLASS, NULL},
     {"take", fd_take, METH_NOARGS, NULL},
     {"close", fd_close, METH_NOARGS, NULL},
+    {"__enter__", fd_enter, METH_NOARGS, NULL},
+    {"__exit__", fd_exit, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot fd_slots[] = {

@@ -85,14 +85,23 @@ static int lock_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_s
     return *at == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+static PyObject *locked(int rc)
+{
+    return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
+}
+
 static PyObject *lock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     int fd;
     int64_t at;
-    if (lock_args("lock", args, n, 2, &fd, &at) < 0)
-        return NULL;
-    int rc = xp_lock(fd, at, true);
-    return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
+    return lock_args("lock", args, n, 2, &fd, &at) < 0 ? NULL : locked(xp_lock(fd, at, true));
+}
+
+static PyObject *lock_shared(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    int fd;
+    int64_t at;
+    return lock_args("lock_shared", args, n, 2, &fd, &at) < 0 ? NULL : locked(xp_lock_shared(fd, at));
 }
 
 static PyObject *lock_holder(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
@@ -329,6 +338,7 @@ static PyMethodDef functions[] = {
     {"library_loads", library_loads, METH_NOARGS, NULL},
     {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},
     {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
+    {"lock_shared", XP_FAST(lock_shared), METH_FASTCALL, NULL},
     {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
     {"load64", XP_FAST(load64), METH_FASTCALL, NULL},
     {"store64", XP_FAST(store64), METH_FASTCALL, NULL},

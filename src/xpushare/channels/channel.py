@@ -141,8 +141,9 @@ class Channel(Advised, Awaitable):
             The writer. To receive, open the channel with `Channel.open`.
 
         Raises:
-            InvalidArgumentError: The channel already has its maximum of writers, it was created with different options,
-                or an option is invalid.
+            InvalidArgumentError: The channel already has its maximum of writers, or 128 writers and readers, it was
+                created with different options, or an option is invalid.
+            TimeoutError: A stopped process is about to make or remove the channel of this name.
             OutOfMemoryError: There is not enough memory for the slots.
 
         Examples:
@@ -160,9 +161,7 @@ class Channel(Advised, Awaitable):
             words = memory.allocate("host", _native.channel_nbytes(geometry.numbers), "native_cpu:0", None)
             return [words, memory.allocate("device", geometry.total, geometry.device, None)]
 
-        with crews.meet(CHANNEL, name, allocate) as found:
-            assert found is not None
-            crew, fresh = found
+        def join(crew: Crew, fresh: bool) -> Self:
             if fresh:
                 _native.channel_begin(crew.native, geometry.numbers, geometry.text)
             elif unlike := geometry.unlike(read_geometry(crew)):
@@ -171,6 +170,10 @@ class Channel(Advised, Awaitable):
                     "the same, or under another name"
                 )
             return cls._joined(crew, geometry, label, mode=0, oldest=False, writer=True, reconnect=False)
+
+        made = crews.meet(CHANNEL, name, allocate, join)
+        assert made is not None
+        return made
 
     @classmethod
     def open(
@@ -200,9 +203,10 @@ class Channel(Advised, Awaitable):
             The reader.
 
         Raises:
-            TimeoutError: No process has created the channel in time.
+            TimeoutError: No process has created the channel in time, or another process was in the way. The message
+                says which.
             InvalidHandleError: The bytes are not a handle of a channel.
-            InvalidArgumentError: The name or an option is invalid.
+            InvalidArgumentError: The name or an option is invalid, or the channel has 128 writers and readers already.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames", timeout=5) as reader:
@@ -215,19 +219,22 @@ class Channel(Advised, Awaitable):
         seconds = events.timeout_argument(timeout)
         label = crews.check_label(label)
         made = _created(
-            name, seconds, lambda: cls._try_open(name, label, number, oldest, reconnect), partial(_warn, name)
+            name, seconds, partial(cls._try_open, name, label, number, oldest, reconnect), partial(_warn, name)
         )
         assert made is not None
         return made
 
     @classmethod
-    def _try_open(cls, name: str, label: str, mode: int, oldest: bool, reconnect: bool) -> Self | None:
-        with crews.meet(CHANNEL, name, None) as found:
-            if found is None:
-                return None
-            crew, _fresh = found
+    def _try_open(
+        cls, name: str, label: str, mode: int, oldest: bool, reconnect: bool, timeout: float | None
+    ) -> Self | None:
+        """Open the channel, or return None if there is none. `timeout` is for the processes that are in the way."""
+
+        def join(crew: Crew, _fresh: bool) -> Self:
             geometry = read_geometry(crew)
             return cls._joined(crew, geometry, label, mode=mode, oldest=oldest, writer=False, reconnect=reconnect)
+
+        return crews.meet(CHANNEL, name, None, join, timeout=timeout)
 
     @classmethod
     def _joined(
@@ -426,20 +433,21 @@ class Channel(Advised, Awaitable):
             frame.close()  # its content is lost: the writer's device never wrote it
             end.lost += 1
 
-    def _follow(self) -> bool:
+    def _follow(self, timeout: float | None = 0.0) -> bool:
         """Move to the channel that replaced this one, and continue with its oldest frame. Returns False if no channel
-        has replaced this one yet.
+        has replaced this one yet. `timeout` is for the processes that are in the way.
         """
+        end = self._use()
+        if end.peek() != _native.CHANNEL_MOVED:
+            return True  # another thread has moved to it already
+        made = self._try_open(self.name, self._label, self._mode, True, True, timeout)
+        if made is None:
+            return False
         with crews.alone():
-            end = self._use()
-            if end.peek() != _native.CHANNEL_MOVED:
-                return True  # another thread has moved to it already
-            made = self._try_open(self.name, self._label, self._mode, True, True)
-            if made is None:
-                return False
-            made._end.lost = end.lost + end.unread()
-            self._end, made._end = made._end, end
-        made.close()  # this leaves the former channel
+            if self._end is end:
+                made._end.lost = end.lost + end.unread()
+                self._end, made._end = made._end, end
+        made.close()  # this leaves the former channel, or the new one if another thread was faster
         return True
 
     def failed(self) -> list[Frame]:
@@ -497,7 +505,10 @@ class Channel(Advised, Awaitable):
             )
         found: int = self._use().peek()
         if found == _native.CHANNEL_MOVED:
-            return self._follow() and self.ready()
+            try:
+                return self._follow() and self.ready()
+            except TimeoutError:
+                return False  # the next look follows
         return found != _native.CHANNEL_WAIT
 
     def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
@@ -581,20 +592,22 @@ def lock_pages(channel: Channel, device: DeviceLike) -> None:
     channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
 
 
-def _created(name: str, seconds: float | None, attempt: Callable[[], _T], warn: Callable[[float], None] | None) -> _T:
-    """Call `attempt`, which tries to open a channel, until another process has created the channel. Return the result
-    of the successful call. `warn` is as for `Patience.left`.
+def _created(
+    name: str, seconds: float | None, attempt: Callable[[float | None], _T], warn: Callable[[float], None] | None
+) -> _T:
+    """Call `attempt`, which tries to open a channel within the given seconds, until another process has created the
+    channel. Return the result of the successful call. `warn` is as for `Patience.left`.
     """
-    if made := attempt():
-        return made
     wait = Patience(seconds)
+    if made := attempt(seconds):
+        return made
     with contextlib.closing(Changes(crews.folder())) as changes:
         while not made:
             left = wait.left(warn)
             if left == 0:
                 raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s {_advice(name)}")
             changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
-            made = attempt()
+            made = attempt(None if seconds is None else wait.left(None))
     return made
 
 

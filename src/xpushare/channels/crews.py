@@ -4,17 +4,18 @@ and lets new members find it.
 A crew is a file `crews/<kind>.<name>` in the runtime folder. Member m holds a POSIX lock on byte CREW_LIFE + m of the
 file for as long as it lives. The member's record in the file has the handles of the objects that the crew shares,
 exported by the member's own process. A new member opens the handles of any living member, so a crew lives as long as
-any process has it open, even if the process that made it has ended. A process holds the lock on byte CREW_JOIN while it
-makes, joins or leaves a crew.
+any process has it open, even if the process that made it has ended. Processes that join a crew share the lock on byte
+CREW_JOIN, so they do not wait for each other. A process that makes a crew, or removes its file, holds that lock alone.
 
 A process that is in a crew never opens the crew's file a second time, since closing the second descriptor would release
-the locks of this process.
+the locks of this process. Each lock and each descriptor is released by the block that took it, since a reference to an
+exception may keep the exception's frames, and what they refer to, for as long as the program likes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
 import secrets
 import stat
@@ -22,12 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from xpushare import _native
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
-    DeviceError,
     HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
@@ -66,8 +66,13 @@ ATOMIC: Final = 2
 CHANNEL: Final = 3
 _KINDS: Final = {LOCK: "lock", ATOMIC: "atomic", CHANNEL: "channel"}
 _RECORD: Final = 3 * Handle.NBYTES  # handles of the control words, the slots and the member's event
+_TEMPORARY: Final = ".new-"  # begins the name of a file that is being made
 _RECORDS: Final = 4096  # where the records begin; a write to byte 0 notifies listeners
-_JOIN_MOST: Final = 5.0  # seconds that one process may take to join
+# Seconds for which one process may be in the way of a call without a timeout, if it is stopped and if it is not.
+_STOPPED_MOST: Final = 5.0
+_BUSY_MOST: Final = 60.0
+_NAP_MAX: Final = 0.05  # seconds between two looks at a process that is in the way
+_REMOVE_MOST: Final = 0.1  # seconds in which the last member tries to remove the file
 _SWEEP_REST: Final = 10.0  # seconds between two searches for files that dead processes left
 _SWEEP_MOST: Final = 64
 
@@ -106,25 +111,50 @@ def check_label(label: str | None) -> str:
     return label_argument(label) or ""
 
 
+class _Busy(NamedTuple):
+    """The process that another process has to wait for before it can join."""
+
+    pid: int | None  # 0 if it is not visible here, None if it is not known
+    does: str
+
+
+class _NotYet(Exception):
+    """The crew cannot be joined yet. `busy` is the process that is in the way."""
+
+    def __init__(self, busy: _Busy) -> None:
+        super().__init__(busy)
+        self.busy: Final = busy
+
+
 @final
 class Crew:
     """This process's view of a crew, which is the set of processes that share one channel, lock or atomic. `count` is
     the number of this process's objects that are members.
     """
 
-    def __init__(self, kind: int, name: str, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
+    native: _native.Crew  # there is none before `open`
+
+    def __init__(self, kind: int, name: str) -> None:
         self.kind: Final = kind
         self.name: Final = name
         self.path: Final = folder() / _file(kind, name)
         self.forks: Final = _native.forks()
-        self.ranges: Final = tuple(ranges)
+        self.ranges: tuple[Range, ...] = ()
         self.exports: Final[list[Implicit]] = []
         self._handles: Final[list[Handle]] = []
         self.count = 0
-        found = os.fstat(fd.number)
-        self.inode: Final = found.st_dev, found.st_ino
-        self.number: Final = fd.number
-        self.native: Final = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, fresh, initial)
+        self.inode = 0, 0
+        self.number = -1
+
+    def open(self, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
+        """Take over the descriptor of the crew's file. `ranges` are the objects that the crew shares. `fresh` says
+        whether they are new.
+        """
+        number, found = fd.number, os.fstat(fd.number)
+        self.inode = found.st_dev, found.st_ino
+        self.ranges = tuple(ranges)
+        self.native = _words(self.path, fd, ranges[0], self.kind, fresh, initial)
+        self.number = number
 
     def ended(self) -> bool:
         """Return whether shared memory of the crew was freed because the process that allocated it has ended. No
@@ -152,9 +182,22 @@ class Crew:
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
         """Call `make`, which adds a member to the crew, and write the member's record. `member` returns the member's
         number. The caller holds the lock for joining.
+
+        Raises:
+            InvalidArgumentError: The crew has no room for another member.
         """
         self.handles()
-        made = make(self.native)
+        try:
+            made = make(self.native)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise InvalidArgumentError(
+                    f"the {_title(self.kind, self.name)} has {_native.CREW_MEMBERS} members, and no room for more. "
+                    "Each object that has it open is one, in whatever process. Close objects that are not needed"
+                ) from None
+            if error.errno == errno.EAGAIN:
+                raise _NotYet(_Busy(_native.channel_owner(self.native), "working on")) from None
+            raise
         try:
             self.record(member(made), self.handles())
         except BaseException:
@@ -186,12 +229,24 @@ class Crew:
                 self.end()
 
     def end(self) -> None:
-        if _known.get(self.path.name) is self:
-            del _known[self.path.name]
-        with contextlib.suppress(XpuShareError, OSError):
-            if _joining(self.number, self.path, 0.1):
-                _remove_if_empty(self.path, self.number, self.inode)
-        self.native.close()
+        """Leave the crew. The last process removes the file."""
+        if self.number < 0:
+            self.close()
+            return
+        try:
+            with contextlib.suppress(XpuShareError, OSError):
+                deadline = time.monotonic() + _REMOVE_MOST
+                while not _removed_if_empty(self.path, self.number, self.inode) and time.monotonic() < deadline:
+                    time.sleep(0.001)
+        finally:
+            self.close()
+            if _known.get(self.path.name) is self:
+                del _known[self.path.name]
+
+    def close(self) -> None:
+        """Close the crew's file and end the exports. Idempotent."""
+        if (native := getattr(self, "native", None)) is not None:
+            native.close()
         self.exports.clear()
         self._handles.clear()
 
@@ -217,6 +272,11 @@ def _file(kind: int, name: str) -> str:
     return f"{_KINDS[kind]}.{name}"
 
 
+def _title(kind: int, name: str) -> str:
+    """Return the name of a crew for error messages."""
+    return _KINDS[kind] if name.startswith(".") else f"{_KINDS[kind]} {name!r}"
+
+
 def folder() -> Path:
     """Return the folder for the files of channels, locks and atomics. It is created if it is missing, and only this
     user can access it.
@@ -233,32 +293,51 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Lock byte CREW_JOIN of a crew's file, as each process does while it joins or leaves the crew. Returns False if
-    another process, perhaps a stopped one, still holds the lock after `seconds`.
+    """Share the lock on byte CREW_JOIN of a crew's file, as each process does while it joins. Returns False if another
+    process holds the lock alone for longer than `seconds`.
     """
+    return _locked(_native.lock_shared, number, path, seconds)
+
+
+def _making(number: int, path: Path, seconds: float) -> bool:
+    """Hold the lock on byte CREW_JOIN alone, as a process does while it makes a crew or removes its file. A share of
+    the lock that this process has is turned into this.
+    """
+    return _locked(_native.lock, number, path, seconds)
+
+
+def _locked(take: Callable[[int, int], bool], number: int, path: Path, seconds: float) -> bool:
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
-        while not _native.lock(number, _native.CREW_JOIN):
+        while not take(number, _native.CREW_JOIN):
             if time.monotonic() >= end:
                 return False
             time.sleep(0.0005)
     return True
 
 
-def _joined(number: int) -> None:
-    with contextlib.suppress(OSError):
-        fcntl.lockf(number, fcntl.LOCK_UN, 1, _native.CREW_JOIN)
+_joined: Final = _native.crew_joined  # releases that lock; in C, since an interrupt can prevent any Python function
 
 
 def _anybody(number: int) -> bool:
     return _native.lock_holder(number, _native.CREW_LIFE, _native.CREW_MEMBERS) is not None
 
 
-def _remove_if_empty(path: Path, number: int, inode: tuple[int, int]) -> None:
-    """Remove the crew's file if no other process is in the crew. The caller holds the lock for joining."""
-    if not _anybody(number) and _inode_at(path) == inode:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+def _removed_if_empty(path: Path, number: int, inode: tuple[int, int]) -> bool:
+    """Remove the crew's file if no other process is in the crew. Returns False if a process that joins, or makes the
+    crew, prevents that now.
+    """
+    if _anybody(number) or _inode_at(path) != inode:
+        return True
+    if not _making(number, path, 0.0):
+        return False
+    try:
+        if not _anybody(number) and _inode_at(path) == inode:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+    finally:
+        _joined(number)
+    return True
 
 
 def _inode_at(path: Path) -> tuple[int, int] | None:
@@ -271,73 +350,165 @@ def _inode_at(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _opened(path: Path, create: bool) -> OwnedFd | None:
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
+def _opened(path: Path) -> OwnedFd | None:
     try:
-        fd = own_fd(os.open, path, flags, 0o600)
-        found = os.fstat(fd.number)
+        fd = own_fd(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise from_os_error(error, f"opening {path}") from error
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise InvalidHandleError(f"{path} is not a file of this user")
+    try:
+        found = os.fstat(fd.number)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise InvalidHandleError(f"{path} is not a file of this user")
+    except BaseException:
+        fd.close()
+        raise
     return fd
 
 
-@contextlib.contextmanager
-def meet(
-    kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
-) -> Generator[tuple[Crew, bool] | None]:
-    """Join the crew called `name`. While the block runs, no other process can join or leave.
+def _placed(path: Path) -> OwnedFd | None:
+    """Create the crew's file. This process holds the lock for making the crew before any other process can see the
+    file. Returns None if another process has created it first.
+    """
+    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    with doing(f"making {path}"):
+        fd = own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _native.lock(fd.number, _native.CREW_JOIN)
+            os.link(temporary, path)
+        except (FileExistsError, FileNotFoundError):  # not found: another process took it for what a dead one left
+            fd.close()
+            return None
+        except BaseException:
+            fd.close()
+            raise
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    return fd
 
-    Yields the crew, and whether this call made it. `create` allocates the memory for a new crew. Yields None if
-    `create` is None and no such crew exists. If the block adds no member, this process leaves the crew again.
+
+def meet(
+    kind: int,
+    name: str,
+    create: Callable[[], Sequence[Range]] | None,
+    join: Callable[[Crew, bool], _T],
+    *,
+    initial: int = 0,
+    timeout: float | None = None,
+) -> _T | None:
+    """Join the crew called `name`. Calls `join` with the crew, and with whether this call made it. While `join` runs,
+    no other process can make the crew or remove its file. If `join` adds no member, this process leaves the crew again.
+
+    `create` allocates the memory for a new crew. If `create` is None and no such crew exists, this returns None.
+
+    Returns:
+        The result of `join`.
+
+    Raises:
+        TimeoutError: Another process was in the way for `timeout` seconds. Without a timeout, one and the same process
+            was in the way for so long that it must have failed.
     """
     path = folder() / _file(kind, name)
-    with _lock:
-        _sweep(path.parent)
-        crew = _known.get(path.name)
-        if crew is not None and (crew.inode != _inode_at(path) or not crew.count):
-            crew = None  # its file was removed, and another crew has the name by now
-        if crew is not None and crew.ended():
-            if create is None:
-                yield None
-                return
-            if not _joining(crew.number, path, _JOIN_MOST):
-                raise _stuck(crew.number, path)
-            _give_up(crew.native, path, crew.inode)
-            _joined(crew.number)
-            crew = None
-        made = crew is None
-        fresh = False
-        if crew is None:
-            found = _begin(kind, name, path, create, initial)
-            if found is None:
-                yield None
-                return
-            crew, fresh = found
-        elif not _joining(crew.number, path, _JOIN_MOST):
-            raise _stuck(crew.number, path)
-        crew.count += 1  # so that closing another member meanwhile does not end it
+    turn = _Turn(_title(kind, name), timeout)
+    while True:
+        with _lock:  # but not while waiting, since this process's other crews do not depend on this one
+            _sweep(path.parent)
+            try:
+                return _met(kind, name, create, join, initial)
+            except _NotYet as error:
+                busy = error.busy
+        turn.wait(busy)
+
+
+def _met(
+    kind: int, name: str, create: Callable[[], Sequence[Range]] | None, join: Callable[[Crew, bool], _T], initial: int
+) -> _T | None:
+    """Do what `meet` does, without waiting. Raises `_NotYet` if another process is in the way."""
+    crew = _standing(_file(kind, name))
+    if crew is not None and crew.ended():
+        if create is None:
+            return None
         try:
-            yield crew, fresh
+            if not _making(crew.number, crew.path, 0.0):
+                raise _NotYet(_joiner(crew.number))
+            _give_up(crew.native, crew.path, crew.inode)
         finally:
             _joined(crew.number)
-            crew.count -= 1
-            if crew.count and made:
-                at_leave(_leave_all, Stage.LEAVE)
-                _known[path.name] = crew
-            elif not crew.count:
-                crew.end()
+        crew = None
+    if crew is None:
+        crew = Crew(kind, name)
+    crew.count += 1  # so that closing another member meanwhile does not end it
+    try:
+        if crew.number < 0:
+            fresh = _begin(crew, create, initial)
+        elif _joining(crew.number, crew.path, 0.0):
+            fresh = False
+        else:
+            raise _NotYet(_joiner(crew.number))
+        return None if fresh is None else join(crew, fresh)
+    finally:
+        crew.count -= 1
+        _joined(crew.number)
+        if not crew.count:
+            crew.end()
 
 
-def _stuck(number: int, path: Path) -> InvalidArgumentError:
-    holder = _native.lock_holder(number, _native.CREW_JOIN)
-    return InvalidArgumentError(
-        f"process {holder} has been joining {path.name!r} for {_JOIN_MOST:g} s: it seems to be stopped. "
-        "Resume or end it"
-    )
+def _standing(file: str) -> Crew | None:
+    """Return the crew of a file that this process is in already, or None."""
+    crew = _known.get(file)
+    if crew is None or crew.inode != _inode_at(crew.path):  # the file was removed: another crew has the name by now
+        return None
+    if not crew.count:  # an interrupt came between its last member and its end
+        crew.end()
+        return None
+    return crew
+
+
+def _joiner(number: int) -> _Busy:
+    return _Busy(_native.lock_holder(number, _native.CREW_JOIN), "joining or leaving")
+
+
+@final
+class _Turn:
+    """Waits until another process is no longer in the way. The processes that join share a lock, so all of them wait
+    only for the one that makes the crew or removes its file, which is quick. That process is judged by the time for
+    which it has been in the way itself, not by the time that this process has waited for others.
+    """
+
+    def __init__(self, title: str, timeout: float | None) -> None:
+        self._title: Final = title
+        self._start: Final = time.monotonic()
+        self._timeout: Final = timeout
+        self._nap = 0.0005
+        self._busy: _Busy | None = None
+        self._since = self._start
+
+    def wait(self, busy: _Busy) -> None:
+        """Sleep for a moment. Raises `TimeoutError` if the time is over."""
+        now = time.monotonic()
+        if busy != self._busy:
+            self._busy, self._since = busy, now
+        stopped = _is_stopped(busy.pid)
+        if self._timeout is None:
+            left = (_STOPPED_MOST if stopped else _BUSY_MOST) + self._since - now
+        else:
+            left = self._timeout + self._start - now
+        if left <= 0.0:
+            who = f"process {busy.pid}" if busy.pid else "another process"
+            state = "It is stopped: resume or end it" if stopped else "End it if it does not respond"
+            raise TimeoutError(f"{who} has been {busy.does} the {self._title} for {now - self._since:.1f} s. {state}")
+        time.sleep(min(self._nap, left))
+        self._nap = min(self._nap * 2, _NAP_MAX)
+
+
+def _is_stopped(pid: int | None) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2][1:2] in (b"T", b"t")
+    except OSError:
+        return False
 
 
 def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
@@ -350,43 +521,63 @@ def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
         os.unlink(path)
 
 
-def _begin(
-    kind: int, name: str, path: Path, create: Callable[[], Sequence[Range]] | None, initial: int
-) -> tuple[Crew, bool] | None:
-    """Open the file of a crew, and the objects that a living member shares. Returns the crew, and whether it is new. If
-    there is no living member, `create` allocates the objects. Returns None if there is no living member and `create` is
-    None.
+def _begin(crew: Crew, create: Callable[[], Sequence[Range]] | None, initial: int) -> bool | None:
+    """Open the file of a crew, and the objects that a living member shares. Returns whether the crew is new: if there
+    is no living member, `create` allocates the objects. Returns None if there is no living member and `create` is None.
+    This process has the lock for joining then, if the result is not None.
     """
+    path = crew.path
     while True:
-        fd = _opened(path, create is not None)
+        fd = _opened(path)
         if fd is None:
-            return None
-        if not _joining(fd.number, path, _JOIN_MOST):
-            raise _stuck(fd.number, path)
-        found = os.fstat(fd.number)
-        inode = found.st_dev, found.st_ino
-        if _inode_at(path) != inode:
-            continue  # its last member has removed it meanwhile
-        ranges, ended = _shared_by_any(fd, path)
-        if ranges is None:
             if create is None:
-                _remove_if_empty(path, fd.number, inode)
                 return None
-            with doing(f"writing {path}"):
-                os.ftruncate(fd.number, 0)
-            return Crew(kind, name, fd, create(), True, initial), True
-        if ended and create is None:
-            return None
-        try:
-            if not ended:
-                return Crew(kind, name, fd, ranges, False, initial), False
-            native = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, False, 0)
-            _give_up(native, path, inode)
-            native.close()
-        except ValueError as error:
-            if isinstance(error, XpuShareError):
-                raise
-            raise InvalidHandleError(f"{path.name}: {error}") from error
+            fd = _placed(path)
+            if fd is None:
+                continue
+        with fd:
+            empty = not _anybody(fd.number)
+            if not (_making if empty else _joining)(fd.number, path, 0.0):
+                raise _NotYet(_joiner(fd.number))
+            found = os.fstat(fd.number)
+            inode = found.st_dev, found.st_ino
+            if _inode_at(path) != inode or _anybody(fd.number) == empty:
+                continue  # its last member has removed it, or another process has joined, meanwhile
+            if empty and create is None:
+                os.unlink(path)
+                return None
+            if empty:
+                assert create is not None
+                with doing(f"writing {path}"):
+                    os.ftruncate(fd.number, 0)
+                crew.open(fd, create(), True, initial)
+            else:
+                ranges, ended = _shared_by_any(fd.number, path)
+                if ended:
+                    if create is None:
+                        return None
+                    if not _making(fd.number, path, 0.0):
+                        raise _NotYet(_joiner(fd.number))
+                    native = _words(path, fd, ranges[0], crew.kind, False, 0)
+                    try:
+                        _give_up(native, path, inode)
+                    finally:
+                        native.close()
+                    continue
+                crew.open(fd, ranges, False, initial)
+        _known[path.name] = crew
+        at_leave(_leave_all, Stage.LEAVE)
+        return empty
+
+
+def _words(path: Path, fd: OwnedFd, place: Range, kind: int, fresh: bool, initial: int) -> _native.Crew:
+    """Return the control words of a crew. They take over the descriptor of its file."""
+    try:
+        return _native.Crew(fd, memoryview(memory_over(place)), kind, fresh, initial)
+    except (ValueError, BufferError) as error:
+        if isinstance(error, XpuShareError):
+            raise
+        raise InvalidHandleError(f"{path.name}: {error}") from error
 
 
 def names(kind: int) -> list[str]:
@@ -413,46 +604,65 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
         if known is not None:
             yield known
             return
-        fd = _opened(path, False)
-        ranges = None if fd is None else _shared_by_any(fd, path, 1)[0]
-        if fd is None or ranges is None:
-            yield None
-            return
-        crew = Crew(kind, name, fd, ranges, False, 0)
+        crew = Crew(kind, name)
         try:
-            yield crew
+            yield crew if _look_into(crew) else None
         finally:
-            crew.native.close()
+            crew.close()
 
 
-def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] | None, bool]:
-    """Open at most `most` of the objects that a living member shares. Returns them, or None if no member is alive, and
-    a flag. The flag is true for a channel whose slots were freed because the process that made them has ended. Then
-    only the first object, the channel's state, was opened.
+def _look_into(crew: Crew) -> bool:
+    fd = _opened(crew.path)
+    if fd is None:
+        return False
+    with fd:
+        if not _anybody(fd.number):
+            return False
+        try:
+            ranges, _ended = _shared_by_any(fd.number, crew.path, 1)
+        except _NotYet:
+            return False
+        crew.open(fd, ranges, False, 0)
+    return True
+
+
+def _shared_by_any(number: int, path: Path, most: int = 2) -> tuple[list[Range], bool]:
+    """Open at most `most` of the objects that a living member shares. Returns them, and a flag. The flag is true for a
+    channel whose slots were freed because the process that made them has ended. Then only the first object, the
+    channel's state, was opened. Raises `_NotYet` if all members have just joined, or are about to end.
     """
-    if not _anybody(fd.number):
-        return None, False
-    last: XpuShareError | None = None
-    words: Range | None = None
-    for member in living(fd.number):
-        raw = os.pread(fd.number, _RECORD, _RECORDS + member * _RECORD)
+    failed: XpuShareError | None = None
+    words: list[Range] = []
+    holder: int | None = None
+    for member in living(number):
+        raw = _record_of(number, path, member)
         parts = [raw[at : at + Handle.NBYTES] for at in range(0, len(raw), Handle.NBYTES)]
         opened: list[Range] = []
         try:
             opened.extend(memory.open_(part) for part in parts[:most] if any(part))
+        except HandleExpiredError:
+            if _native.lock_holder(number, _native.CREW_LIFE + member) is not None:  # it is not about to end
+                words = words or opened
         except XpuShareError as error:
-            last = error
-            if opened and isinstance(error, HandleExpiredError):
-                words = opened[0]
+            if raw == _record_of(number, path, member):  # it was complete
+                failed = error
         else:
-            return opened, False
-    if last is None or isinstance(last, HandleExpiredError):  # the members died meanwhile, or are dying
-        if not _anybody(fd.number):
-            return None, False
-        if words is not None:
-            return [words], True
-        raise last or DeviceError(f"nobody who has {path.name!r} open shares it")
-    raise last
+            if opened:
+                return opened, False
+        holder = _native.lock_holder(number, _native.CREW_LIFE + member)
+    try:
+        if failed is not None:
+            raise failed
+    finally:
+        failed = None  # otherwise this frame and the error's traceback would keep each other
+    if words and _anybody(number):
+        return words, True
+    raise _NotYet(_Busy(holder, "leaving"))
+
+
+def _record_of(number: int, path: Path, member: int) -> bytes:
+    with doing(f"reading {path}"):
+        return os.pread(number, _RECORD, _RECORDS + member * _RECORD)
 
 
 def living(number: int) -> Iterator[int]:
@@ -480,9 +690,10 @@ def _sweep(where: Path) -> None:
             inode = _inode_at(where / name)
             if inode is None or any(crew.inode == inode for crew in _known.values()):
                 continue
-            fd = _opened(where / name, False)
-            if fd is not None and not _anybody(fd.number) and _joining(fd.number, where / name, 0.0):
-                _remove_if_empty(where / name, fd.number, inode)
+            fd = _opened(where / name)
+            if fd is not None:
+                with fd:
+                    _removed_if_empty(where / name, fd.number, inode)
 
 
 def _leave_all(_deadline: float) -> None:

@@ -29,6 +29,7 @@ from xpushare._native import (
 from xpushare.adapters import HOST
 from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
+from xpushare.channels.geometry import WRITERS_MOST
 from xpushare.channels.survey import surveyed
 from xpushare.common.elements import as_dtype, c_strides
 from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgumentError, PeerLostError
@@ -58,9 +59,11 @@ class Moved(Exception):
 
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
+    there = f"{name!r} already has {writers} writer{'s' * (writers != 1)}"
+    if writers >= WRITERS_MOST:
+        return InvalidArgumentError(f"{there}, the most that a channel can have. Close one, or use another channel")
     return InvalidArgumentError(
-        f"{name!r} already has {writers} writer{'s' * (writers != 1)}, as many as it was created for. For another one, "
-        f"pass writers={writers + 1} to Channel.create"
+        f"{there}, as many as it was created for. For another one, pass writers={writers + 1} to Channel.create"
     )
 
 

@@ -17,7 +17,9 @@ from xpushare.common.elements import as_dtype, as_shape, check_dtype
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
-__all__ = ["Geometry", "choice", "describe", "read_geometry", "stride_of", "wanted"]
+__all__ = ["WRITERS_MOST", "Geometry", "choice", "describe", "read_geometry", "stride_of", "wanted"]
+
+WRITERS_MOST: Final = 64
 
 _ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
 _PAGE: Final = 4096
@@ -93,8 +95,8 @@ class Geometry:
 
 
 def read_geometry(crew: Crew) -> Geometry:
-    numbers, text = _native.channel_geometry(crew.native)
     try:
+        numbers, text = _native.channel_geometry(crew.native)
         _uuid, _backend, described = json.loads(text)
         shape = dtype = None
         if described is not None:
@@ -103,7 +105,10 @@ def read_geometry(crew: Crew) -> Geometry:
     except (ValueError, TypeError, RecursionError) as error:
         if isinstance(error, XpuShareError):
             raise
-        raise InvalidHandleError(f"the channel's description is none: {error}") from None
+        raise InvalidHandleError(
+            f"the description of the channel {crew.name!r} is none: {error}. A process has damaged it, or runs another "
+            "version of xpushare"
+        ) from None
     if len(crew.ranges) != 2:
         raise InvalidHandleError("the channel has no slots")
     found = Geometry(numbers, shape, dtype, crew.ranges[1].device)
@@ -133,7 +138,7 @@ def wanted(
         if dtype is not None:
             raise InvalidArgumentError("dtype goes with shape; frames of nbytes= say theirs themselves")
         size = _count("nbytes", nbytes, 1, (1 << 47) - 1)  # type: ignore[arg-type]
-    writers = _count("writers", writers, 1, 64)
+    writers = _count("writers", writers, 1, WRITERS_MOST)
     slots = _count("slots", slots, writers + 2, 4096 - _native.CHANNEL_SPARE)
     history = _count("history", history, 0, slots - 1 - writers)
     redeliver = _count("redeliver", redeliver, 0, (1 << 31) - 1)

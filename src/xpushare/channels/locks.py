@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeVar,
 from xpushare import _native
 from xpushare.channels import crews
 from xpushare.channels.crews import ATOMIC, LOCK, Crew
-from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, XpuShareError
+from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, Unread, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import public
@@ -18,6 +18,7 @@ __all__ = ["Atomic", "Lock"]
 _L = TypeVar("_L", bound="Lock")
 _A = TypeVar("_A", bound="Atomic")
 
+_CANNOT_OPEN: Final = (XpuShareError, OSError, MemoryError)
 _NBYTES: Final = 0x4000 + 4096  # bytes of the control words
 
 
@@ -57,11 +58,11 @@ def _gone(kind: str) -> HandleExpiredError:
 
 
 class _Shared(Advised):
-    """The common base of locks and atomics. `_crew` is None if the object could not be opened."""
+    """The common base of locks and atomics. If the object could not be opened, `_crew` is the reason."""
 
     __slots__ = ()
 
-    _crew: Crew | None
+    _crew: Crew | Unread
     _pickle: tuple[Any, ...]  # a function, and its arguments: the name comes first
     closed: bool
     """Whether `close` was called."""
@@ -79,10 +80,14 @@ class _Shared(Advised):
     def _close(self) -> None:
         if crews.first_close(self):
             self._leave()
-            if self._crew is not None:
+            if isinstance(self._crew, Crew):
                 self._crew.part()
 
     __del__ = _close
+
+    def _trouble(self) -> str | None:
+        """Return the part of a repr that says why the object cannot be used, or None."""
+        return " closed" if self.closed else f" not opened: {self._crew}" if isinstance(self._crew, Unread) else None
 
 
 @final
@@ -99,7 +104,8 @@ class Lock(_native.LockMember, _Shared):
         label (str | None): The name of this object in `ls`.
 
     Raises:
-        InvalidArgumentError: The name is invalid.
+        InvalidArgumentError: The name is invalid, or 128 objects represent this lock already.
+        TimeoutError: A stopped process is about to make or remove the lock of this name.
 
     Examples:
         >>> lock = xs.Lock("database")
@@ -162,7 +168,7 @@ class Lock(_native.LockMember, _Shared):
         def __enter__(self) -> Held: ...
 
     def __repr__(self) -> str:
-        return f"<Lock{_shown(self._pickle[1][0])}{' closed' if self.closed else ''}>"
+        return f"<Lock{_shown(self._pickle[1][0])}{self._trouble() or ''}>"
 
 
 @final
@@ -179,7 +185,9 @@ class Atomic(_native.AtomicMember, _Shared):
             number can be passed to other processes only by pickling.
 
     Raises:
-        InvalidArgumentError: The name is invalid, or `initial` is not a signed 64-bit number.
+        InvalidArgumentError: The name is invalid, `initial` is not a signed 64-bit number, or 128 objects represent
+            this number already.
+        TimeoutError: A stopped process is about to make or remove the number of this name.
 
     Examples:
         >>> with xs.Atomic(5) as number:
@@ -266,7 +274,11 @@ class Atomic(_native.AtomicMember, _Shared):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Atomic{_shown(self._pickle[1][0])} {'closed' if self.closed else self.load()}>"
+        try:
+            state = self._trouble() or f" {self.load()}"
+        except XpuShareError:  # another thread has closed it meanwhile, or it belongs to the parent process
+            state = " that cannot be used here"
+        return f"<Atomic{_shown(self._pickle[1][0])}{state}>"
 
 
 def _brief(shared: Lock | Atomic) -> str:
@@ -280,31 +292,35 @@ advise(
 
 
 def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
-    with crews.meet(LOCK, name, _allocate if create else None) as found:
-        if found is None:
-            raise _gone("lock")
-        crew, _fresh = found
+    def join(crew: Crew, _fresh: bool) -> _L:
         new = _native.LockMember.__new__
         held, died = Held(name, False), Held(name, True)
         made = crew.admit(lambda native: new(kind, native, label, held, died), _native.lock_member)
         _begin(made, crew, (_reopen_lock, (name, label)))
         return made
 
+    made = crews.meet(LOCK, name, _allocate if create else None, join)
+    if made is None:
+        raise _gone("lock")
+    return made
+
 
 def _open_atomic(kind: type[_A], name: str, initial: int, *, create: bool) -> _A:
-    with crews.meet(ATOMIC, name, _allocate if create else None, initial) as found:
-        if found is None:
-            raise _gone("atomic")
-        crew, _fresh = found
+    def join(crew: Crew, _fresh: bool) -> _A:
         made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _native.atomic_member)
         _begin(made, crew, (_reopen_atomic, (name,)))
         return made
+
+    made = crews.meet(ATOMIC, name, _allocate if create else None, join, initial=initial)
+    if made is None:
+        raise _gone("atomic")
+    return made
 
 
 def _reopen_lock(name: str, label: str) -> Lock:
     try:
         return _open_lock(Lock, name, label, create=False)
-    except XpuShareError as error:
+    except _CANNOT_OPEN as error:
         late: Lock = _unopened(Lock, _native.LockMember, error, (_reopen_lock, (name, label)))
         return late
 
@@ -312,21 +328,22 @@ def _reopen_lock(name: str, label: str) -> Lock:
 def _reopen_atomic(name: str) -> Atomic:
     try:
         return _open_atomic(Atomic, name, 0, create=False)
-    except XpuShareError as error:
+    except _CANNOT_OPEN as error:
         late: Atomic = _unopened(Atomic, _native.AtomicMember, error, (_reopen_atomic, (name,)))
         return late
 
 
-def _unopened(kind: Any, base: Any, error: XpuShareError, pickle: tuple[Any, ...]) -> Any:
+def _unopened(kind: Any, base: Any, error: Exception, pickle: tuple[Any, ...]) -> Any:
     """Return a placeholder for an object whose pickle could not be opened. Each use of it raises `error`, because
     unpickling itself must not raise.
     """
-    self = base.__new__(kind, error, "")
-    _begin(self, None, pickle)
+    reason = Unread(error)
+    self = base.__new__(kind, reason, "")
+    _begin(self, reason, pickle)
     return self
 
 
-def _begin(self: Any, crew: Crew | None, pickle: tuple[Any, ...]) -> None:
+def _begin(self: Any, crew: Crew | Unread, pickle: tuple[Any, ...]) -> None:
     self.closed = False
     self._crew = crew
     self._pickle = pickle

@@ -219,7 +219,7 @@ class Unread:
 
     __slots__ = ("_error",)
 
-    def __init__(self, error: XpuShareError) -> None:
+    def __init__(self, error: Exception) -> None:
         self._error: Final = copy.copy(error)  # without the traceback, whose frames would keep objects alive
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from xpushare._device import Device
 from xpushare._native import Slot
 from xpushare.common import settings
 from xpushare.common.aspects import Aspect
-from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
@@ -211,7 +211,7 @@ class Unopened(Unread):
 
     __slots__ = ("pickle",)
 
-    def __init__(self, error: XpuShareError, pickle: tuple[Any, ...]) -> None:
+    def __init__(self, error: Exception, pickle: tuple[Any, ...]) -> None:
         super().__init__(error)
         self.pickle = pickle
 

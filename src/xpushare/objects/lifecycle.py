@@ -181,7 +181,7 @@ def unpickles(kind: Any) -> Callable[[F], F]:
         def reopen(*arguments: Any) -> Any:
             try:
                 return open_(*arguments)
-            except XpuShareError as error:
+            except (XpuShareError, OSError, MemoryError) as error:
                 self = ObjectBase.__new__(kind)
                 hold(self, Unopened(error, (reopen, arguments)), _UNOPENED)
                 return self
