@@ -153,6 +153,14 @@ def kept_nbytes() -> int: ...
 def copy(dst: int, src: int, nbytes: int) -> None:
     """Copy bytes by memmove, without holding the GIL."""
 
+LEAST_ADDRESS: Final[int]
+"""No memory is ever mapped below this address."""
+
+def readable(address: int, nbytes: int) -> bool:
+    """Return whether this process can read memory at the first and the last of these bytes, and has memory mapped at
+    all between. Takes any integers. The kernel is asked, so a wrong address has no effect.
+    """
+
 def fill(dst: int, pattern: bytes, nbytes: int) -> None:
     """Repeat `pattern` over [dst, dst + nbytes), without holding the GIL. `nbytes` is a multiple of len(pattern)."""
 

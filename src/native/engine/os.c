@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -63,6 +64,28 @@ __attribute__((visibility("default"))) int xp_mapped(uint64_t address, uint64_t 
     free(line);
     fclose(file);
     return address < end ? 0 : found;
+}
+
+/* The kernel reads 8 bytes there before it refuses the unknown `how`; 8 aligned bytes never cross a page. */
+static bool readable(uint64_t address)
+{
+    return syscall(SYS_rt_sigprocmask, -1, address & ~7ul, NULL, 8) < 0 && errno != EFAULT;
+}
+
+/* Costs well under a microsecond, where `xp_mapped` reads all of /proc/self/maps. */
+bool xp_readable(uint64_t address, uint64_t nbytes)
+{
+    unsigned char resident[4096]; /* a byte for each page */
+    uint64_t last, page = (uint64_t)sysconf(_SC_PAGESIZE), most = page * sizeof resident;
+    if (nbytes == 0)
+        return true;
+    if (__builtin_add_overflow(address, nbytes - 1, &last) || !readable(address) || !readable(last))
+        return false;
+    last &= -page;
+    for (uint64_t at = (address & -page) + page; at < last; at += most)
+        if (mincore((void *)(uintptr_t)at, last - at < most ? last - at : most, resident) < 0 && errno == ENOMEM)
+            return false;
+    return true;
 }
 
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns)

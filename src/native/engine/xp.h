@@ -62,6 +62,7 @@ bool xp_may_spin(void);        /* whether another thread may run on another CPU 
 /* How this process can reach all of these bytes: 2 if it can read and write them, 1 if it can read them, 0 if some
  * do not exist; -1 and errno on failure. `ours`: some lie in memory that this package shares. */
 int xp_mapped(uint64_t address, uint64_t nbytes, bool *ours);
+bool xp_readable(uint64_t address, uint64_t nbytes); /* the first and the last byte, and all bytes between exist */
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
 int xp_futex_wake(uint32_t *word, int count);
 /* Returns `fd`, or -1 with its errno kept. The fd is above 2: if a process began without stdio, anybody's output

@@ -52,6 +52,7 @@ typedef struct dl_exchange {
 
 #define DL_EXCHANGE "dlpack_exchange_api"
 
+#define DL_UINT 1
 #define DL_COMPLEX 5 /* may be conjugated when it is read, which a view cannot express */
 
 /* dlpack.c: shape and strides in bytes of what was viewed, and the bytes that its elements span, relative to the

@@ -14,7 +14,10 @@
 #define BEHIND_MOST 1024 /* how many arrays that lie before another one are examined */
 #define AHEAD_MOST (500u << 20) /* with pages of 2 MiB, about as many as one answer of an exporter has descriptors */
 #define EXCHANGE_NAME "__dlpack_c_exchange_api__"
-#define DIFFERS_NAME "requires_grad" /* torch's: a tensor's view does not show it, and `__dlpack__` refuses it */
+/* torch's, which a tensor's view does not show. Python refuses such tensors, or has them copied. */
+#define DIFFERS_NAME "requires_grad"
+#define NEGATED_NAME "is_neg" /* a method: the values are negated when they are read */
+#define DTYPE_NAME "dtype"    /* torch's types of fewer than 8 bits look like bytes */
 
 /* Arrays that are described alike. */
 typedef struct {
@@ -23,6 +26,7 @@ typedef struct {
     uint32_t itemsize;
     uint32_t number;        /* the number of its dtype in the message, once it is settled */
     PyObject *first;        /* the first array of the kind; borrowed from `arrays` */
+    PyObject *named;        /* owned: the library's own dtype of elements that look like bytes; NULL for others */
     PyObject *on, *context; /* on which device, and its context; borrowed from `first` or `said`; NULL if not settled */
     xp_kind said;
 } leaf_kind;
@@ -83,8 +87,10 @@ static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->arrays);
     Py_VISIT(self->dtypes);
     Py_VISIT(self->known);
-    for (uint32_t i = 0; i < self->kind_count; i++)
+    for (uint32_t i = 0; i < self->kind_count; i++) {
+        Py_VISIT(self->kinds[i].named);
         XP_KIND_VISIT(&self->kinds[i].said);
+    }
     for (uint32_t i = 0; i < self->place_count; i++) {
         Py_VISIT(self->places[i].allocation);
         Py_VISIT(self->places[i].device);
@@ -100,8 +106,10 @@ static void leaves_dealloc(PyObject *object)
 {
     xp_leaves *self = (xp_leaves *)object;
     PyObject_GC_UnTrack(object);
-    for (uint32_t i = 0; i < self->kind_count; i++)
+    for (uint32_t i = 0; i < self->kind_count; i++) {
+        Py_XDECREF(self->kinds[i].named);
         xp_kind_drop(&self->kinds[i].said);
+    }
     for (uint32_t i = 0; i < self->place_count; i++) {
         PyObject *all[] = {self->places[i].allocation, self->places[i].device, self->places[i].context,
                            self->places[i].handle, self->places[i].keep};
@@ -274,6 +282,7 @@ static leaf_kind *kind_like(xp_leaves *self, const leaf_kind *wanted)
         return NULL;
     leaf_kind *made = &self->kinds[self->kind_count];
     *made = *wanted;
+    Py_XINCREF(made->named);
     if (self->known)
         xp_known_kind(self->known, &made->key, &made->said);
     self->kind_count++;
@@ -348,6 +357,22 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
     return viewed;
 }
 
+/* Get the library's own dtype if DLPack's type may stand for several, as bytes do: a new reference, or NULL for none.
+ * Returns false if Python has to look at the array, or with an exception set. */
+static bool dtype_behind(const xp_types *types, PyObject *array, dl_dtype type, PyObject **named)
+{
+    *named = NULL;
+    if (type.bits != 8 || type.code > DL_UINT)
+        return true;
+    *named = PyObject_GetAttr(array, types->dtype);
+    if (*named)
+        return true;
+    bool none = PyErr_ExceptionMatches(PyExc_AttributeError) != 0;
+    if (PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    return none;
+}
+
 /* Look at another library's array through its exchange API. -1 with an exception set. */
 static int view_other(xp_leaves *self, leaf *l, PyObject *array, const dl_exchange *api)
 {
@@ -366,16 +391,20 @@ static int view_other(xp_leaves *self, leaf *l, PyObject *array, const dl_exchan
         return 0;
     if ((dims = room_for(self, 2 * (size_t)t.ndim)) == NULL)
         return -1;
-    leaf_kind wanted = {.key = {.type = Py_TYPE(array), .on = t.device, .elements = t.dtype}, .api = api,
-                        .itemsize = itemsize, .first = array};
-    leaf_kind *kind = xp_viewed_dims(&t, itemsize, dims, &l->low, &l->high) ? kind_like(self, &wanted) : NULL;
+    l->address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
+    PyObject *named = NULL;
+    bool known = xp_viewed_dims(&t, itemsize, dims, &l->low, &l->high) && l->address >= XP_LEAST_ADDRESS &&
+                 dtype_behind(self->types, array, t.dtype, &named);
+    leaf_kind wanted = {.key = {.type = Py_TYPE(array), .dtype = named, .on = t.device, .elements = t.dtype},
+                        .api = api, .itemsize = itemsize, .first = array, .named = named};
+    leaf_kind *kind = known ? kind_like(self, &wanted) : NULL;
+    Py_XDECREF(named);
     if (kind == NULL) {
         self->pool_used = used;
         return PyErr_Occurred() ? -1 : 0;
     }
     l->dims = used;
     l->as.ndim = (uint16_t)t.ndim;
-    l->address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
     l->kind = (uint32_t)(kind - self->kinds);
     l->viewed = true;
     return 0;
@@ -455,42 +484,72 @@ static PyObject *undecided(xp_leaves *self, bool ordered)
     return found;
 }
 
+/* How the arrays of a library's type are looked at. */
+typedef struct {
+    PyTypeObject *type;
+    const dl_exchange *api; /* NULL: Python looks at them */
+    PyObject *negated;      /* owned: the method of that name; NULL: there is none */
+} library;
+
+/* Look at a type, unless it is the one before. Returns false with an exception set. */
+static bool take_type(const xp_leaves *self, library *l, PyTypeObject *type)
+{
+    if (type == l->type)
+        return true;
+    l->type = type;
+    l->api = self->known ? xp_known_exchange(self->known, type) : NULL;
+    if (l->api == NULL)
+        l->api = exchange_of(type);
+    if (PyErr_Occurred())
+        return false;
+    Py_CLEAR(l->negated);
+    if (l->api)
+        l->negated = PyObject_GetAttrString((PyObject *)type, NEGATED_NAME);
+    if (l->negated == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    return !PyErr_Occurred();
+}
+
+/* Return the truth of what a library said, and take over the reference. Its exceptions count as true: Python asks again,
+ * and says why. -1 with an exception set. */
+static int said_so(PyObject *answer)
+{
+    int found = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    if (found < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+        bool none = PyErr_ExceptionMatches(PyExc_AttributeError) && answer == NULL;
+        PyErr_Clear();
+        return !none;
+    }
+    return found;
+}
+
+/* Return whether the array means other values than its view shows. -1 with an exception set. */
+static int differs(const xp_types *types, const library *l, PyObject *array)
+{
+    int found = said_so(PyObject_GetAttr(array, types->differs));
+    return found || l->negated == NULL ? found : said_so(PyObject_CallFunctionObjArgs(l->negated, array, NULL));
+}
+
 /* view(ordered=True): look at the arrays, and return the kinds that are not decided */
 static PyObject *leaves_view(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = ((xp_leaves *)object)->types;
-    PyTypeObject *last = NULL;
-    const dl_exchange *api = NULL;
+    library of = {NULL, NULL, NULL};
     int ordered = xp_arity("view", n, 0, 1) < 0 ? -1 : n == 0 || args[0] == Py_True;
-    if (ordered < 0)
-        return NULL;
-    for (Py_ssize_t i = 0; i < self->n; i++) {
+    bool good = ordered >= 0;
+    for (Py_ssize_t i = 0; good && i < self->n; i++) {
         PyObject *array = PyTuple_GetItem(self->arrays, i);
         int rc = view_own(self, types, &self->leaves[i], array);
-        if (rc < 0)
-            return NULL;
-        if (rc > 0 || xp_array_of(types, array))
+        good = rc >= 0;
+        if (rc || xp_array_of(types, array) || !(good = take_type(self, &of, Py_TYPE(array))) || of.api == NULL)
             continue;
-        if (Py_TYPE(array) != last) {
-            api = self->known ? xp_known_exchange(self->known, Py_TYPE(array)) : NULL;
-            api = api ? api : exchange_of(Py_TYPE(array));
-            if (PyErr_Occurred())
-                return NULL;
-            last = Py_TYPE(array);
-        }
-        if (api == NULL)
-            continue;
-        PyObject *differs = PyObject_GetAttrString(array, DIFFERS_NAME);
-        if (differs == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError))
-            return NULL;
-        PyErr_Clear();
-        int other = differs ? PyObject_IsTrue(differs) : 0;
-        Py_XDECREF(differs);
-        if (other < 0 || (other == 0 && view_other(self, &self->leaves[i], array, api) < 0))
-            return NULL;
+        int other = differs(types, &of, array);
+        good = other >= 0 && (other || view_other(self, &self->leaves[i], array, of.api) == 0);
     }
-    return undecided(self, ordered);
+    Py_XDECREF(of.negated);
+    return good ? undecided(self, ordered) : NULL;
 }
 
 /* Return the kind of that number. NULL with an exception set. */
@@ -1035,8 +1094,11 @@ static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 
 
 int xp_init_leaves(PyObject *module)
 {
-    PyObject *itemsize = xp_types_of(module)->itemsize = PyUnicode_InternFromString("itemsize");
-    if (itemsize == NULL || PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0)
+    xp_types *types = xp_types_of(module);
+    types->itemsize = PyUnicode_InternFromString("itemsize");
+    types->differs = PyUnicode_InternFromString(DIFFERS_NAME);
+    types->dtype = PyUnicode_InternFromString(DTYPE_NAME);
+    if (types->itemsize == NULL || types->differs == NULL || types->dtype == NULL || PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0)
         return -1;
     return xp_add_type(module, &leaves_spec);
 }

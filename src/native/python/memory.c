@@ -65,6 +65,25 @@ static PyObject *mapped(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_
     return found < 0 ? xp_oserror_of(errno, "/proc/self/maps") : PyUnicode_FromString(answers[found]);
 }
 
+/* readable(address, nbytes): any integers. Numbers that are no address are not readable. */
+static PyObject *readable(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t address, nbytes;
+    bool found;
+    if (xp_arity("readable", n, 2, 2) < 0)
+        return NULL;
+    if (xp_as_u64(args[0], &address) < 0 || xp_as_u64(args[1], &nbytes) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+            return NULL;
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    found = address >= XP_LEAST_ADDRESS && xp_readable(address, nbytes);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(found);
+}
+
 /* --- Mapping and Reservation: the same object with different methods ---------------------------------------------- */
 
 typedef struct {
@@ -385,12 +404,14 @@ static PyMethodDef functions[] = {
     {"copy", XP_FAST(copy), METH_FASTCALL, NULL},
     {"fill", XP_FAST(fill), METH_FASTCALL, NULL},
     {"mapped", XP_FAST(mapped), METH_FASTCALL, NULL},
+    {"readable", XP_FAST(readable), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 int xp_init_memory(PyObject *module)
 {
     if (PyModule_AddFunctions(module, functions) < 0 ||
+        PyModule_AddIntConstant(module, "LEAST_ADDRESS", XP_LEAST_ADDRESS) < 0 ||
         xp_keep_type(module, &mapping_spec, &xp_types_of(module)->mapping) < 0)
         return -1;
     return xp_add_type(module, &reservation_spec);

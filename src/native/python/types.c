@@ -17,4 +17,6 @@ void xp_types_clear(xp_types *types)
     XP_EVERY_TYPE(CLEAR)
 #undef CLEAR
     Py_CLEAR(types->itemsize);
+    Py_CLEAR(types->differs);
+    Py_CLEAR(types->dtype);
 }

@@ -15,6 +15,8 @@ typedef struct {
     XP_EVERY_TYPE(XP_TYPE)
 #undef XP_TYPE
     PyObject *itemsize; /* the name of that attribute of dtypes */
+    PyObject *differs;  /* the name of torch's attribute for gradients */
+    PyObject *dtype;    /* the name of that attribute of arrays */
     unsigned left; /* whether this process has left: see `set_left` */
 } xp_types;
 

@@ -227,6 +227,7 @@ def host_view(array: Any, found: description.Described | None) -> Any:
     if found is None:
         return numpy.asarray(array)
     low, high = extent(found.shape, found.strides, found.itemsize)
+    description.expect_readable(array, found, low, high)
     base: Any = Span(found.address + low, high - low, True, array)
     return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
 
@@ -367,14 +368,13 @@ def array(x: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None =
     """
     wanted = None if dtype is None else as_dtype(dtype)
     own = own_array(x)
-    source: Any = x if own is None else own
-    found = description.described(x, True) if own is None else None
+    source, found = description.described_to_copy(x) if own is None else (own, None)
     if found is not None:
         check_dtype(found.dtype)
     if own is not None:
         here = own.device
     else:
-        here = Device(f"{adapters.HOST}:0") if found is None else description.device_of(x, found)
+        here = Device(f"{adapters.HOST}:0") if found is None else description.device_of(source, found)
     target = here if device is None else Device(device)
     if own is None and found is None:
         values = x
@@ -398,13 +398,12 @@ def values_of(x: Any) -> Any:
     if the object is not an array.
     """
     own = own_array(x)
-    source: Any = x if own is None else own
-    found = description.described(x, True) if own is None else None
+    source, found = description.described_to_copy(x) if own is None else (own, None)
     if own is None and found is None:
         return None
     if lies_on_host(source, found):
         return host_view(source, found)
-    here = own.device if own is not None else description.device_of(x, found)  # type: ignore[arg-type]
+    here = own.device if own is not None else description.device_of(source, found)  # type: ignore[arg-type]
     return _fetched(source, found, spanned(source, found), here)
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 import bisect
 import functools
 import operator
-import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
 from xpushare._device import Device, known_device
-from xpushare._native import DLTensor, Recogniser, dlpack_view
+from xpushare._native import LEAST_ADDRESS, DLTensor, Recogniser, dlpack_view
+from xpushare._native import readable as is_readable
 from xpushare.adapters.base import Adapter, DeviceInfo, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor
+from xpushare.arrays import meaning
 from xpushare.common.aspects import Aspect
 from xpushare.common.elements import DLPACK_NAMED, as_dtype, as_shape, c_strides, extent
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
@@ -29,20 +30,26 @@ __all__ = [
     "Located",
     "describe",
     "described",
+    "described_to_copy",
     "device_of",
     "exchange_of",
+    "expect_readable",
     "kind_of",
     "locate",
     "range_at",
     "range_of",
+    "to_copy",
     "viewable",
-    "without_gradient",
 ]
 
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 _COMPLEX: Final = 5
+_UINT: Final = 1
+_BYTE: Final = 8
 _DIFFERS: Final = "requires_grad"
+_NEGATED: Final = "is_neg"
 _EXCHANGE: Final = "__dlpack_c_exchange_api__"
+_ADDRESSES: Final = 1 << 64
 _address: Final = operator.attrgetter("address")
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
@@ -122,9 +129,16 @@ def _dtype_of_dlpack(code: int, bits: int, lanes: int) -> Any:
     raise InvalidArgumentError(f"NumPy has no dtype for DLPack's type (code {code}, {bits} bits, {lanes} lanes)")
 
 
-def without_gradient(array: Any) -> Any:
-    """Return the data of a tensor that requires a gradient, such as a parameter, and any other array unchanged."""
-    return array.detach() if getattr(array, _DIFFERS, False) is True else array
+def to_copy(array: Any) -> Any:
+    """Return the array of which a copy has the same values: the data of a tensor that requires a gradient, and the
+    values of a view that is computed when it is read. Any other array is returned unchanged.
+    """
+    try:
+        if getattr(array, _DIFFERS, False) is True and meaning.is_plain(type(array)):
+            array = array.detach()
+        return meaning.resolved(array)
+    except Exception as error:  # code of the array's library
+        raise _unusable(array, error) from error
 
 
 def _asked(array: Any, name: str) -> Any:
@@ -153,7 +167,7 @@ def describe(array: Any, ordered: bool = False) -> Described:
     found = described(array, ordered)
     if found is None:
         advice = _ADVICE.get(type(array).__module__.partition(".")[0], "")
-        if hasattr(array, "state_dict"):
+        if hasattr(type(array), "state_dict"):
             advice = ". Share the module's parameters: xs.share(module.state_dict())"
         elif isinstance(array, str | int | float | complex):
             advice = _LEAF.format(type(array).__name__)
@@ -163,7 +177,70 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 def described(array: Any, ordered: bool = False) -> Described | None:
     """Describe an array as `describe` does, but return None for an object that supports none of the protocols."""
-    found = _viewed(array) or _interfaced(array)
+    try:
+        found = _viewed(array)
+        if found is None:
+            why = meaning.refusal(array)
+            if why is not None:
+                raise InvalidArgumentError(why)
+            found = _described(meaning.data_of(array), ordered)
+        if found is not None and not _is_possible(found):
+            why = meaning.refusal(array) or f"it says {_words_for(found)}, which no process has"
+            raise _unusable(array, why)
+    except (XpuShareError, MemoryError):
+        raise
+    except Exception as error:  # code of the array's library
+        raise _unusable(array, error) from error
+    return found
+
+
+def described_to_copy(array: Any) -> tuple[Any, Described | None]:
+    """Return the array that has the values in memory (see `meaning.resolved`), and its description as of `described`.
+    The content is made ready on its device's default stream.
+    """
+    try:
+        found = _viewed(array)
+        if found is not None and _is_possible(found):
+            return array, found
+        array = meaning.resolved(array)
+    except (XpuShareError, MemoryError):
+        raise
+    except Exception as error:
+        raise _unusable(array, error) from error
+    return array, described(array, True)
+
+
+def _is_possible(found: Described) -> bool:
+    """Return whether a process can have memory where the array says that its elements are."""
+    span = _span_of(found.shape, found.strides, found.itemsize)
+    return span is not None and (
+        span[0] == span[1] or LEAST_ADDRESS <= found.address + span[0] <= _ADDRESSES - (span[1] - span[0])
+    )
+
+
+@functools.lru_cache(1024)
+def _span_of(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int] | None:
+    """Return the bytes that the elements span, relative to the first one, or None for a shape of no array."""
+    return None if min(shape, default=0) < 0 else extent(shape, strides, itemsize)
+
+
+def _words_for(found: Described) -> str:
+    where = found.located()
+    return f"{where.nbytes} bytes at address {where.address:#x}, in the shape {found.shape}"
+
+
+def expect_readable(array: Any, found: Described, low: int, high: int) -> None:
+    """Raise `InvalidArgumentError` unless this process can read the host memory in which the array says that its
+    elements are. The elements span the bytes from `low` to `high`, relative to the first one. Call this before the
+    memory is read, since a wrong address would end the process.
+    """
+    if low < high and not is_readable(found.address + low, high - low):
+        raise _unusable(array, f"it says {_words_for(found)}, and this process has no memory there")
+
+
+def _described(array: Any, ordered: bool) -> Described | None:
+    """Describe an array by an array interface, DLPack's Python protocol, or the buffer protocol."""
+    found = _interfaced(array)
     if found is not None:
         return found
     if hasattr(array, "__dlpack__"):
@@ -172,10 +249,6 @@ def described(array: Any, ordered: bool = False) -> Described | None:
         view = memoryview(array)
     except TypeError:
         return None
-    except XpuShareError:
-        raise
-    except ValueError as error:  # a memoryview that was released, a closed mmap
-        raise _unusable(array, error) from error
     import numpy
 
     buffer = numpy.asarray(view)
@@ -276,7 +349,7 @@ def _viewed(array: Any) -> Described | None:
     """
     own: Any = type(array)
     api = exchange_of(own)
-    if api is None:
+    if api is None or not meaning.is_plain(own):
         return None
     if getattr(array, _DIFFERS, False):  # the view does not show this, and `__dlpack__` refuses it
         return None
@@ -284,6 +357,11 @@ def _viewed(array: Any) -> Described | None:
     if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
         return None
     address, (on, ordinal), kind, shape, steps = view
+    negated = getattr(own, _NEGATED, None)
+    if negated is not None and negated(array):
+        return None
+    if kind[1] == _BYTE and kind[0] <= _UINT and meaning.is_sub_byte(getattr(array, "dtype", None)):
+        return None
     record = viewable(own, on)
     if record is None:
         return None
@@ -341,8 +419,7 @@ def _from_interface(
 ) -> Described | None:
     import numpy
 
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
-    if interface.get("mask") is not None or isinstance(array, masked):
+    if interface.get("mask") is not None:
         raise InvalidArgumentError(
             f"{type(array).__name__} has a mask, which cannot be shared with it: share both arrays"
         )

@@ -27,6 +27,7 @@ from xpushare.arrays.copies import (
     spanned,
     whole,
 )
+from xpushare.arrays.meaning import refusal
 from xpushare.arrays.passing import passed_on
 from xpushare.common.elements import check_dtype, extent
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
@@ -222,7 +223,7 @@ class Placing(Leaves):
         """
         if element is not None:
             own: Any = type(array)
-            found = description.kind_of(own, *element)
+            found = None if refusal(array) else description.kind_of(own, *element)
             if found is None:
                 return
             dtype, device = found
@@ -278,7 +279,7 @@ class Placing(Leaves):
                 order.before_host()  # neither exports nor passed-on handles name an event of another process
             return self._pass_on(source, work)
         if self._copy:
-            array = description.without_gradient(array)
+            array = description.to_copy(array)
         found = description.describe(array, self._ordered)
         dtype = found.dtype
         check_dtype(dtype)

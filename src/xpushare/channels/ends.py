@@ -31,7 +31,7 @@ from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.channels.geometry import WRITERS_MOST
 from xpushare.channels.survey import surveyed
-from xpushare.common.elements import as_dtype, c_strides
+from xpushare.common.elements import as_dtype, c_strides, check_dtype
 from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgumentError, PeerLostError
 from xpushare.core import memory
 from xpushare.core.declare import public
@@ -326,6 +326,7 @@ def prepared(end: End, array: Any) -> Any:
         raise InvalidArgumentError(
             f"frames of this channel are {geometry.shape} {geometry.dtype}, not {given}: {advice}"
         )
+    check_dtype(values.dtype)  # two that differ in their metadata are equal
     return values
 
 

@@ -178,11 +178,10 @@ class Points:
         does not have the shape and dtype of the channel's frames.
         """
         own = own_array(array)
-        found = description.described(array, True) if own is None else None
-        source: Any = array if own is None else own
+        source, found = description.described_to_copy(array) if own is None else (own, None)
         if (own is None and found is None) or lies_on_host(source, found):
             return None
-        here = own.device if own is not None else description.device_of(array, found)  # type: ignore[arg-type]
+        here = own.device if own is not None else description.device_of(source, found)  # type: ignore[arg-type]
         span = spanned(source, found)
         if here != self._device or not is_dense(span) or (span.shape, span.dtype) != (geometry.shape, geometry.dtype):
             return None

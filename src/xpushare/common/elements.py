@@ -140,7 +140,7 @@ def _meant(dtype: str) -> str:
 
 def check_dtype(dtype: Any) -> None:
     """Raise `InvalidArgumentError` for dtypes that cannot be shared. Python objects are addresses that only this
-    process can use. NumPy adds the shape of a sub-array dtype to the array's shape.
+    process can use. NumPy adds the shape of a sub-array dtype to the array's shape, and drops the metadata of a dtype.
     """
     if dtype.hasobject:
         raise InvalidArgumentError(
@@ -149,6 +149,18 @@ def check_dtype(dtype: Any) -> None:
         )
     if dtype.subdtype is not None:
         raise InvalidArgumentError(f"{dtype} is a sub-array: give its shape as part of the shape")
+    if dtype.metadata is not None or (dtype.names is not None and _has_metadata(dtype)):
+        raise InvalidArgumentError(
+            f"the dtype {dtype} has metadata, which another process would not get: share np.asarray(x) with a dtype "
+            "that has none" + ("" if dtype.names is not None else f", as in np.asarray(x).view({dtype.str!r})")
+        )
+
+
+def _has_metadata(dtype: Any) -> bool:
+    """Return whether a dtype, or one of its fields, has metadata."""
+    base = dtype.base
+    fields = () if base.names is None else (base.fields[name][0] for name in base.names)
+    return dtype.metadata is not None or base.metadata is not None or any(map(_has_metadata, fields))
 
 
 @functools.cache

@@ -39,7 +39,7 @@ from tornado.ioloop import PeriodicCallback
 import xpushare as xs
 from xpushare import adapters
 from xpushare.arrays.copies import host_view
-from xpushare.arrays.description import describe
+from xpushare.arrays.description import describe, to_copy
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import fields_of, keyed_hash
 
@@ -335,7 +335,7 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
         return xs.share(x, read_only=kind not in _LIBRARIES, opens=1), None
     except (xs.FeatureNotSupportedError, xs.InvalidArgumentError):
         pass
-    values = host_view(x, describe(x)) if kind == "torch" else np.asarray(x)  # torch gives NumPy no bfloat16
+    values = host_view(x := to_copy(x), describe(x)) if kind == "torch" else np.asarray(x)  # NumPy gets no bfloat16
     memory = _leases.memory(values.nbytes)
     flipped = values.flags.f_contiguous and not values.flags.c_contiguous
     target = np.asarray(memory.as_array(values.shape[::-1] if flipped else values.shape, values.dtype))

@@ -271,7 +271,7 @@ def _share(array: Any) -> xs.ArrayHandle:
         handle = xs.share(array)
         if handle.handles[0].exporter.pid == os.getpid():
             return handle  # otherwise it is another process's, and may end with it
-    found = description.describe(array)
+    found = description.describe(description.to_copy(array))
     check_dtype(found.dtype)
     handle = xs.share(array, copy=True)
     if found.backend is None:

@@ -21,24 +21,28 @@ _NAMED: Final = r"bfloat16|float[468]_e[a-z0-9]{1,16}|u?int[124]"  # of ml_dtype
 def describe_dtype(dtype: Any) -> Any:
     """Return the dtype as JSON. Raises `InvalidArgumentError` for a dtype that another process cannot name."""
     check_dtype(dtype)
-    return _described(dtype)
+    return _described(dtype, 0)
 
 
-def _described(dtype: Any) -> Any:
+def _described(dtype: Any, depth: int) -> Any:
+    if depth > _NESTING_MAX:
+        raise InvalidArgumentError(f"a dtype has structures in structures {_NESTING_MAX} deep at most")
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return [_described(base), list(shape)]
+        return [_described(base, depth + 1), list(shape)]
     if dtype.names is not None:
         fields = [dtype.fields[name] for name in dtype.names]
         found = {
             "names": list(dtype.names),
-            "formats": [_described(field[0]) for field in fields],
+            "formats": [_described(field[0], depth + 1) for field in fields],
             "offsets": [int(field[1]) for field in fields],
             "itemsize": dtype.itemsize,
             "aligned": bool(dtype.isalignedstruct),
         }
         titles = [field[2] if len(field) > 2 else None for field in fields]
         if any(titles):
+            if not all(each is None or type(each) is str for each in titles):
+                raise InvalidArgumentError(f"the titles of fields are str, not {titles!r:.200}")
             found["titles"] = titles
         return found
     if named_by_typestr(dtype) and re.fullmatch(_PLAIN, dtype.str):
