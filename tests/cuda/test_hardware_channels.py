@@ -91,3 +91,23 @@ def test_batches_are_page_locked() -> None:
         assert [each["x"].device.type for each in found] == ["cuda"] * 8
         assert torch.cat([each["x"][:, 0] for each in found]).tolist() == list(range(32))
         assert torch.cat([each["label"] for each in found]).tolist() == list(range(32))
+
+
+def test_a_slot_is_used_again_after_the_copies_out_of_it() -> None:
+    """Copies by this package, and copies by the caller, who drops the batch while they wait behind slow work."""
+    import torch
+
+    from xpushare.integrations.torch import Batches
+
+    samples = [{"x": torch.full((250_000,), float(i)), "label": i} for i in range(64)]
+    with Batches(8 << 20, workers=2, device="cuda:0") as batches:
+        loader: Any = torch.utils.data.DataLoader(samples, 4, num_workers=2, collate_fn=batches.collate_fn)
+        for to in ("cuda:0", None, "cpu"):
+            found = []
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for batch in batches.of(loader, to):
+                    torch.cuda._sleep(SLOW)
+                    found.append(batch["x"].to("cuda:0", non_blocking=True))
+                    del batch
+                torch.cuda.current_stream().synchronize()
+            assert torch.cat([each[:, -1] for each in found]).tolist() == list(range(64))

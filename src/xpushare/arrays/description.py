@@ -9,6 +9,7 @@ import functools
 import operator
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 from xpushare import adapters
 from xpushare._device import Device, known_device
@@ -34,7 +35,9 @@ __all__ = [
     "device_of",
     "exchange_of",
     "expect_readable",
+    "is_lent",
     "kind_of",
+    "lent",
     "locate",
     "range_at",
     "range_of",
@@ -565,6 +568,17 @@ def allocation_at(
     return range_at(Located(address, nbytes, False, backend), None, ahead=ahead).allocation
 
 
+# Memory that is used again once the arrays over it in this process are dropped. An export would not prevent that, so it
+# is not shared in place.
+lent: Final[WeakSet[Allocation]] = WeakSet()
+
+
+def is_lent(address: int) -> bool:
+    """Return whether an array at this address has its memory only until this process drops the array."""
+    here = node.current()
+    return bool(lent) and (here.allocations.find(address) in lent or here.peers.mapping_at(address) in lent)
+
+
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:
     """Return the part of an allocation that `where` describes. The allocation was made by this process, imported, or
     made by another library.
@@ -575,6 +589,11 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead
     call can cover all of them.
     """
     here = node.current()
+    if is_lent(where.address):
+        raise FeatureNotSupportedError(
+            "this array is part of a batch in a slot, which is used again once this process has dropped the batch: "
+            "copy it, with xs.array(x) or xs.share(x, copy=True)"
+        )
     allocation: Any = here.allocations.find(where.address)
     if allocation is not None:
         return _within(allocation, where.address - allocation.address, where, None)

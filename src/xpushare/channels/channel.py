@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
 
-__all__ = ["Channel", "Frame", "Loan", "lock_pages"]
+__all__ = ["Channel", "Frame", "Loan", "lock_pages", "slots_of"]
 
 _MODES: Final = {"all": 1, "newest": 2, "one": 3}
 _LOOK: Final = 1.0
@@ -590,6 +590,11 @@ advise(
 def lock_pages(channel: Channel, device: DeviceLike) -> None:
     """Page-lock the slots of a host channel in this process, by the driver of `device`."""
     channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
+
+
+def slots_of(channel: Channel) -> list[Range]:
+    """Return the memory of a channel's slots in this process."""
+    return channel._end.places  # pyright: ignore[reportPrivateUsage]
 
 
 def _created(

@@ -93,7 +93,8 @@ def laid_out(x: Any, room: int, slot: int | None = None) -> Layout:
     text = _described(values, offsets, tree)
     if len(text) > TEXT_NBYTES:
         raise InvalidArgumentError(
-            f"describing this tree takes {len(text)} bytes, and a slot has {TEXT_NBYTES}: send fewer arrays at once"
+            f"describing this tree, with its text and numbers, takes {len(text)} bytes, and a slot has {TEXT_NBYTES}: "
+            "send fewer arrays at once, and put text and numbers into arrays"
         )
     return Layout(copies, max(end, 1), text)
 

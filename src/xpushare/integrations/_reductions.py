@@ -333,11 +333,11 @@ class Blocks:
 
 
 def _imported(address: int, nbytes: int) -> Range | None:
-    """Return all memory behind the handle by which these bytes were opened, or None if they were not opened by a
-    handle.
+    """Return all memory behind the handle by which these bytes were opened. Return None if they were not opened by a
+    handle, or are only lent to this process.
     """
     imported = node.current().peers.mapping_at(address)
-    if not isinstance(imported, Allocation):
+    if not isinstance(imported, Allocation) or description.is_lent(address):
         return None
     handle = imported.handle_covering(address - imported.address, nbytes)
     if handle is None:

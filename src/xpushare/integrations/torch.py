@@ -19,6 +19,7 @@ from typing import Any, Final, final
 import xpushare as xs
 from xpushare import adapters
 from xpushare.adapters import HOST
+from xpushare.arrays import description
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _pools
 from xpushare.integrations import _reductions as common
@@ -160,7 +161,7 @@ _SHARED_METHODS: Final = {"is_shared": _is_shared, "share_memory_": _share_memor
 
 def _lies_here(storage: Any) -> bool:
     """Return whether a CPU storage lies in memory that this package allocated or opened, in this process or in its
-    parent before a fork.
+    parent before a fork. Memory that is only lent, such as a batch in a slot, does not count.
     """
     if storage.device.type != "cpu" or not storage.nbytes():
         return False
@@ -169,7 +170,8 @@ def _lies_here(storage: Any) -> bool:
     except RuntimeError:  # a storage without memory, such as that of a tracer's tensor
         return False
     here = node.current()
-    return here.allocations.find(address) is not None or here.peers.maps(address) or node.inherited(address)
+    found = here.allocations.find(address) is not None or here.peers.maps(address) or node.inherited(address)
+    return found and not description.is_lent(address)
 
 
 class _Reduction:
