@@ -134,7 +134,7 @@ def _plain(x: Any) -> Any:
         return {key: _plain(each) for key, each in x.items()}
     if isinstance(x, tuple):
         found = [_plain(each) for each in x]
-        return type(x)._make(found) if hasattr(x, "_make") else tuple(found)
+        return tuple(found) if type(x) is tuple else type(x)(*found)  # a named tuple
     return [_plain(each) for each in x] if isinstance(x, Sequence) else x
 
 
