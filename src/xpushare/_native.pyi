@@ -120,6 +120,14 @@ def lock_shared(fd: int, at: int) -> bool:
 def crew_joined(fd: int, /) -> None:
     """Release this process's lock on byte CREW_JOIN of a crew's file, if it has one. An `fd` of -1 is ignored."""
 
+def lock_for_life(fd: int, at: int) -> bool:
+    """Take a lock as `lock` does, and hold it as long as `fd` is open. The kernel drops a POSIX lock when the process
+    closes any descriptor of the file, even one that a peer has sent. `OwnedFd.close` then takes the lock again.
+    """
+
+def locked_for_life(device: int, inode: int) -> bool:
+    """Return whether this process holds a lock on this file by `lock_for_life`."""
+
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
     """Return the numbers of the descriptors in `folder` (a /proc/PID/fd) whose link targets begin with `first` or
     `second`. Raises OSError.

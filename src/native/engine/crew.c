@@ -99,7 +99,7 @@ void xp_crew_close(xp_crew *c)
         for (uint32_t m = 0; m < XP_CREW_MEMBERS; m++)
             unwatch(c, m);
         if (ours)
-            close(c->fd); /* drops the locks */
+            xp_close_locked(c->fd);
         c->fd = -1;
     }
     pthread_mutex_unlock(&c->mu);
@@ -148,11 +148,11 @@ int xp_crew_claim(xp_crew *c, const char *label, xp_crew_sweep sweep, uint32_t *
         if (!vacant(c, i))
             continue;
         pthread_mutex_lock(&c->mu);
-        rc = c->fd < 0 ? EBADF : xp_lock(c->fd, XP_CREW_LIFE + (int64_t)i, true);
+        rc = c->fd < 0 ? EBADF : xp_lock_for_life(c->fd, XP_CREW_LIFE + (int64_t)i);
         pthread_mutex_unlock(&c->mu);
         /* Others join at the same time, so the index is looked at again, and cleared, only once it is ours. */
         if (rc == 0 && !vacant(c, i)) {
-            xp_lock(c->fd, XP_CREW_LIFE + (int64_t)i, false);
+            xp_unlock_for_life(c->fd, XP_CREW_LIFE + (int64_t)i);
             rc = EAGAIN;
         }
         if (rc == 0) {
@@ -185,7 +185,7 @@ void xp_crew_leave(xp_crew *c, uint32_t m)
         XP_STORE(&xp_crew_head_of(c)->members[m].state, 0);
         c->mine[m / 64] &= ~(1ull << m % 64);
         if (c->fd >= 0 && xp_crew_usable(c))
-            xp_lock(c->fd, XP_CREW_LIFE + (int64_t)m, false);
+            xp_unlock_for_life(c->fd, XP_CREW_LIFE + (int64_t)m);
     }
     pthread_mutex_unlock(&c->mu);
 }

@@ -2,8 +2,9 @@
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the loop), send_mu (serve.c), xp_mu (domain list, nodes,
  * due tokens, sockets), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, loop_mu (loop.c:
- * epoll), relay_mu (relay.c). A queue's `order` is outside all of them, see held.h. If a function is documented to
- * block, Python calls it without the GIL. No thread takes the GIL while it holds one of these mutexes.
+ * epoll), relay_mu (relay.c), life_locks_mu (peer.c). A queue's `order` is outside all of them, see held.h. If a
+ * function is documented to block, Python calls it without the GIL. No thread takes the GIL while it holds one of
+ * these mutexes.
  *
  * The sections below are the files, from the lowest to the highest. Each calls only files above it in this list. A
  * file reaches code below it through a pointer: the loop's work, the operations of a queue. */
@@ -390,6 +391,13 @@ bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
 /* --- peer.c: another process, of which nothing is trusted --------------------------------------------------------- */
 int xp_pidfd_getfd(int pidfd, int fd); /* an fd, or -1 and errno */
 int xp_close_received(int fd);         /* an fd that a peer gave us; as close() */
+int xp_lock_for_life(int fd, int64_t at); /* as xp_lock, as long as `fd` is open, whatever else xp_close_received closes */
+int xp_unlock_for_life(int fd, int64_t at);
+bool xp_locked_for_life(dev_t dev, ino_t ino); /* any byte of that file */
+void xp_close_locked(int fd);                  /* `fd` and its locks; as close() */
+void xp_life_locks_fork_prepare(void);
+void xp_life_locks_fork_parent(void);
+void xp_life_locks_forked(void); /* a child has none of its parent's locks */
 /* The exporter's objects that an importer has and owns. */
 typedef struct {
     int pidfd, table_fd;

@@ -145,10 +145,12 @@ static void fork_prepare(void)
     xp_loop_fork_prepare();
     xp_relay_fork_prepare();
     xp_kept_fork_prepare();
+    xp_life_locks_fork_prepare();
 }
 
 static void fork_parent(void)
 {
+    xp_life_locks_fork_parent();
     xp_kept_fork_parent();
     xp_relay_fork_parent();
     xp_loop_fork_parent();
@@ -164,6 +166,7 @@ static void fork_child(void)
     xp_loop_forked();
     xp_domains_forked();
     xp_crews_forked();
+    xp_life_locks_forked();
     xp_nodes_forked();
     xp_relay_forked();
     xp_kept_forked();

@@ -104,6 +104,21 @@ static PyObject *lock_shared(PyObject *Py_UNUSED(m), PyObject *const *args, Py_s
     return lock_args("lock_shared", args, n, 2, &fd, &at) < 0 ? NULL : locked(xp_lock_shared(fd, at));
 }
 
+static PyObject *lock_for_life(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    int fd;
+    int64_t at;
+    return lock_args("lock_for_life", args, n, 2, &fd, &at) < 0 ? NULL : locked(xp_lock_for_life(fd, at));
+}
+
+static PyObject *locked_for_life(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    if (xp_arity("locked_for_life", n, 2, 2) < 0)
+        return NULL;
+    uint64_t device = PyLong_AsUnsignedLongLong(args[0]), inode = PyLong_AsUnsignedLongLong(args[1]);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(xp_locked_for_life((dev_t)device, (ino_t)inode));
+}
+
 static PyObject *lock_holder(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     int fd, pid, count = 1;
@@ -339,6 +354,8 @@ static PyMethodDef functions[] = {
     {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},
     {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
     {"lock_shared", XP_FAST(lock_shared), METH_FASTCALL, NULL},
+    {"lock_for_life", XP_FAST(lock_for_life), METH_FASTCALL, NULL},
+    {"locked_for_life", XP_FAST(locked_for_life), METH_FASTCALL, NULL},
     {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
     {"load64", XP_FAST(load64), METH_FASTCALL, NULL},
     {"store64", XP_FAST(store64), METH_FASTCALL, NULL},

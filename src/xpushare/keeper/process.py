@@ -8,19 +8,17 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import resource
-import select
 import signal
 import socket
-import struct
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, final
 
 from xpushare import _native
-from xpushare._native import Exported
+from xpushare._native import STRUCTS, Exported
 from xpushare.adapters.base import Form, Hardware
 from xpushare.common import system
 from xpushare.common.errors import (
@@ -28,10 +26,10 @@ from xpushare.common.errors import (
     InvalidHandleError,
     OutOfMemoryError,
     XpuShareError,
-    from_os_error,
 )
 from xpushare.common.fds import OwnedFd, close_all, own_fd
 from xpushare.common.leaving import Stage, at_leave
+from xpushare.keeper.clients import Client, Clients, Handed, report, unharmed
 from xpushare.keeper.store import Store
 from xpushare.sharing import identity, keeping, layout, naming
 from xpushare.sharing.handle import Handle, fields_of
@@ -41,9 +39,13 @@ from xpushare.sharing.table import Table
 
 __all__ = ["Keeper", "serve"]
 
-_MESSAGE: Final = struct.Struct("<8sHHIIIIIIIQ")  # xp_message
-_CONNECTIONS: Final = 64
 _NAME: Final = "keeper"  # of the socket
+_SUCCESSOR: Final = re.compile(rf"{_NAME}\.\d{{1,20}}")
+_HAND_OVER: Final = 10.0  # seconds within which a successor has to answer
+_TEXT_MOST: Final = 4096  # bytes of a name
+_FACT_MOST: Final = 1024  # bytes of JSON for one export
+_HEAD_MOST: Final = 1 << 20  # bytes of JSON in front of a message
+_REST: Final = 0.2  # seconds after a failure
 _KINDS: Final = ("memory", "physical_memory")
 
 
@@ -51,15 +53,20 @@ _KINDS: Final = ("memory", "physical_memory")
 class _Kept:
     """Metadata of one version of a published name that the keeper holds."""
 
-    __slots__ = ("nbytes", "objects", "pid", "since", "version", "who")
+    __slots__ = ("begun", "nbytes", "objects", "pid", "version", "who")
 
     def __init__(self, pid: int, nbytes: int, objects: int, earlier: Earlier | None) -> None:
         self.pid = pid if earlier is None else earlier.pid
         self.who = _command(pid) if earlier is None else earlier.who
-        self.since = time.time() if earlier is None else earlier.since
+        # By a clock that nobody sets. It also stands still while the machine is suspended, so nothing expires by that.
+        self.begun = time.monotonic() - (0.0 if earlier is None else max(time.time() - earlier.since, 0.0))
         self.nbytes = nbytes
         self.objects = objects
         self.version = 0 if earlier is None else earlier.version
+
+    def since(self) -> float:
+        """Return when the version was published, by the clock of the wall as it is set now."""
+        return time.time() - (time.monotonic() - self.begun)
 
 
 def _command(pid: int) -> str:
@@ -69,24 +76,6 @@ def _command(pid: int) -> str:
     except OSError:
         return ""
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-class _Handed:
-    """Memory that was handed to the keeper but not published yet."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.fds: list[OwnedFd] = []
-        self.exports: dict[bytes, Exported] = {}  # by handle
-
-
-@final
-class _Client(_Handed):
-    """A connection to a client, and the memory that the client has handed over on this connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__(struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
-        self.connection = connection
 
 
 @final
@@ -106,12 +95,10 @@ class Keeper:
         self._ttl = ttl
         self._table = Table()
         self._kept: dict[str, list[_Kept]] = {}  # the newest version first
-        self._clients: dict[int, _Client] = {}
-        self._poll = select.poll()
-        self._poll.register(listening, select.POLLIN)
+        self._clients = Clients(listening, self._answer, self._give_up)
         self._stopped = self._filling = False
         self.replaced = False  # a successor has all that was kept
-        self._answers: dict[bytes, Callable[[_Client, list[OwnedFd]], bytes]] = {
+        self._answers: dict[bytes, Callable[[Client, list[OwnedFd]], bytes]] = {
             keeping.FDS: self._take_fds,
             keeping.HOLD: self._hold,
             keeping.PUBLISH: self._publish,
@@ -126,123 +113,109 @@ class Keeper:
         self._table.leave()
         _native.close_warden()
 
-    def run(self, until: int = -1) -> None:
-        """Serve clients until the keeper is stopped. If `until` is a descriptor, accept the versions of a previous
-        keeper until the descriptor becomes readable. The memory limit does not apply to these versions.
+    def run(self, until: keeping.Connection | None = None) -> None:
+        """Serve clients until the keeper is stopped. If `until` is a connection to a previous keeper, accept the
+        versions of that keeper until the connection becomes readable. No limits apply to these versions.
         """
-        self._filling = until >= 0
-        if self._filling:
-            self._poll.register(until, select.POLLIN)
+        if until is not None:
+            self._filling = True
+            self._clients.predecessor = until.pid
+            self._clients.watch(until.fileno())
         while not self._stopped:
-            for number, _event in self._poll.poll(self._pause()):
-                if self._stopped:  # other clients that asked notice the end of their connection
-                    break
-                if number == until:
+            try:
+                ready = self._clients.wait(self._pause())
+                if until is not None and until.fileno() in ready:
                     self._filling = False
-                    self._poll.unregister(until)
+                    self._clients.predecessor = None
+                    self._clients.unwatch(until.fileno())
                     return
-                if number == self._listening.fileno():
-                    self._let_in()
-                elif number in self._clients:
-                    self._serve(self._clients[number])
-            self._expire()
+                for number in ready:
+                    if not self._stopped:  # other clients that asked notice the end of their connection
+                        self._clients.serve(number)
+                self._clients.tend()
+                self._expire()
+            except Exception as error:  # there is too little memory even for this
+                report("serving", error)
+                time.sleep(_REST)
 
     # --- time to live
 
-    def _pause(self) -> int | None:
-        """Return the milliseconds until the next version expires, or None if no version expires."""
+    def _pause(self) -> float | None:
+        """Return the seconds until the next version expires, or None if no version expires."""
         if not self._ttl or not self._kept:
             return None
-        oldest = min(each[0].since for each in self._kept.values())
-        return max(int((oldest + self._ttl - time.time()) * 1000) + 1, 0)
+        oldest = min(each[0].begun for each in self._kept.values())
+        return max(oldest + self._ttl - time.monotonic(), 0.0)
 
     def _expire(self) -> None:
         if self._ttl:
-            for name in [name for name, each in self._kept.items() if each[0].since + self._ttl <= time.time()]:
-                self._forget(name)
+            now = time.monotonic()
+            expired = [name for name, each in self._kept.items() if each[0].begun + self._ttl <= now]
+            self._each("dropping", expired, self._forget)
+            if expired:
                 self._sync()
 
-    # --- connections
+    @staticmethod
+    def _each(doing: str, names: Iterable[str], do: Callable[[str], object]) -> None:
+        """Call `do` with each name. A failure for one name is reported, and the others follow."""
+        for name in names:
+            with unharmed(f"{doing} {name!r}"):
+                do(name)
 
-    def _let_in(self) -> None:
-        connection, _ = self._listening.accept()
-        connection.setblocking(False)
-        uid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        if uid != os.geteuid() or len(self._clients) >= _CONNECTIONS:
-            connection.close()
-            return
-        self._clients[connection.fileno()] = _Client(connection)
-        self._poll.register(connection, select.POLLIN)
+    # --- clients
 
-    def _serve(self, client: _Client) -> None:
-        """Receive one message from a client and answer it. A client that disconnects, or does not read the answer, is
-        removed.
-        """
-        fds: list[OwnedFd] = []
-        try:
-            try:
-                message = keeping.receive(client.connection)
-                if message is None:
-                    self._end(client)
-                    return
-                op, fds = message
-                act = self._answers.get(op)
-                if act is None:
-                    raise InvalidArgumentError("there is no such operation")
-                answer, good = act(client, fds), True
-            except XpuShareError as error:  # only its text is kept: its traceback holds descriptors
-                answer, good = keeping.refusal(error), False
-            except OSError as error:
-                answer, good = keeping.refusal(from_os_error(error, "keeping")), False
-            except (ValueError, TypeError, KeyError, IndexError, struct.error) as error:
-                answer, good = keeping.refusal(InvalidArgumentError(f"the message makes no sense: {error}")), False
-            keeping.reply(client.connection, answer, good)
-        except OSError:
-            self._end(client)
-        finally:
-            close_all(fds)
+    def _answer(self, client: Client, op: bytes, fds: list[OwnedFd]) -> bytes:
+        act = self._answers.get(op)
+        if act is None:
+            raise InvalidArgumentError("there is no such operation")
+        return act(client, fds)
 
-    def _end(self, client: _Client) -> None:
-        self._clients.pop(client.connection.fileno(), None)
-        self._poll.unregister(client.connection)
-        client.connection.close()
-        self._give_up(client)
-
-    def _give_up(self, client: _Handed) -> None:
+    def _give_up(self, client: Handed) -> None:
         """Withdraw the exports of memory that a client has handed over but not published."""
-        exports, client.exports = client.exports, {}
-        self._withdraw([each.handle for each in exports.values()])
+        self._withdraw([each.handle for each in client.exports.values()])
+        client.exports = {}
         close_all(client.fds)
         client.fds = []
+        client.count = 0
 
     def _withdraw(self, handles: list[Handle]) -> None:
         self._table.withdraw_all(handles, layout.REASON_PUT)
 
     # --- operations
 
-    def _take_fds(self, client: _Client, fds: list[OwnedFd]) -> bytes:
+    def _take_fds(self, client: Client, fds: list[OwnedFd]) -> bytes:
+        self._clients.expect_descriptors(client, fds)
+        client.count += len(fds)
         client.fds += fds
         fds.clear()
         return b""
 
-    def _hold(self, client: _Client, fds: list[OwnedFd]) -> bytes:
-        return b"".join(self._take(client, [Fact(*each) for each in json.loads(keeping.body_of(fds[0]))]))
+    def _hold(self, client: Client, fds: list[OwnedFd]) -> bytes:
+        most = _FACT_MOST * (1 + len(client.fds))
+        return b"".join(self._take(client, lambda: json.loads(keeping.body_of(fds[0], most))))
 
-    def _take(self, client: _Handed, facts: list[Fact]) -> list[bytes]:
-        """Export the memory that a client has handed over. Returns the handles."""
+    def _take(self, client: Handed, read: Callable[[], list[Any]]) -> list[bytes]:
+        """Export the memory that a client has handed over, by the facts that `read` returns. Returns the handles. After
+        a failure, the client has to hand the descriptors over again.
+        """
+        dropped = len(client.fds)
         try:
-            if sum(each.fds for each in facts) != len(client.fds) or not facts:
+            facts = [Fact(*each) for each in read()]
+            counts = [each.fds for each in facts]
+            if not facts or any(type(each) is not int or each < 1 for each in counts) or sum(counts) != len(client.fds):
                 raise InvalidArgumentError("there are more or fewer descriptors than the exports need")
             exports = self._exports(client, facts)
             self._expect_room(exports)
             handles = self._table.export(exports)
             client.exports.update(zip([bytes(handle) for handle in handles], exports, strict=True))
+            dropped = 0
             return [bytes(handle) for handle in handles]
         finally:
             close_all(client.fds)  # the descriptors that are not kept
             client.fds = []
+            client.count -= dropped
 
-    def _exports(self, client: _Handed, facts: list[Fact]) -> list[Exported]:
+    def _exports(self, client: Handed, facts: list[Fact]) -> list[Exported]:
         fds = iter(client.fds)
         made: list[Exported] = []
         for fact in facts:
@@ -267,17 +240,22 @@ class Keeper:
                 "drop what is not needed (xpushare keep --list, --drop NAME), or start it with more --max-bytes"
             )
 
-    def _publish(self, client: _Client, fds: list[OwnedFd]) -> bytes:
-        head, _, message = keeping.body_of(fds[0]).partition(b"\n")
+    def _publish(self, client: Client, fds: list[OwnedFd]) -> bytes:
+        head, _, message = keeping.body_of(fds[0], keeping.BODY_MOST).partition(b"\n")
+        if len(head) > _HEAD_MOST:
+            raise InvalidArgumentError("the beginning of the message is too long")
         name, replace, versions, mine, told = json.loads(head)
         if not isinstance(name, str) or type(versions) is not int or not 1 <= versions <= naming.VERSIONS_MOST:
             raise InvalidArgumentError("that is not a name, or not a number of versions")
+        if told is not None and client.pid != self._clients.predecessor:
+            raise InvalidArgumentError("only the keeper that is being replaced passes earlier versions on")
+        self._clients.expect_descriptor(client)
         parts = [(None, message)] if told is None else list(_parts([Earlier(*each) for each in told], message))
         version = self._keep(client, name, bool(replace), versions, parts, client.pid if mine else None)
         return str(version).encode()
 
     def _keep(
-        self, client: _Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
+        self, client: Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
         before: int | None,
     ) -> int:  # fmt: skip
         """Publish memory that a client has handed over, under one name. `parts` has the message of each version, the
@@ -291,13 +269,15 @@ class Keeper:
                 made.handle, made.version = part, each.version
                 handles = [one.handle for one in exports]
                 made.exports.append(handles)  # the exports end with the version, even if the call fails
-                for one in handles:
-                    del client.exports[bytes(one)]
+                for one in exports:
+                    del client.exports[bytes(one.handle)]
+                client.count -= _descriptors(exports)
                 if at:
                     new.older.append(made)
 
+        found = [*[each for each, _, _ in kept], *self._kept.get(name, [])]
         try:
-            kept[0][0].version = naming.publish(name, replace, versions, export, self._withdraw, before)
+            found[0].version = naming.publish(name, replace, versions, export, self._withdraw, before)
         except InvalidArgumentError:
             self._give_up(client)
             if name in self._kept and not replace:
@@ -305,8 +285,8 @@ class Keeper:
                     f"{name!r} is kept already: publish it with replace=True, or xpushare keep --drop {name}"
                 ) from None
             raise
-        found = [*[each for each, _, _ in kept], *self._kept.get(name, [])]
-        self._kept[name] = found[: len(naming.names[name].older) + 1]
+        self._kept[name] = found
+        del found[len(_versions(name)) :]
         self._sync()
         return found[0].version
 
@@ -316,24 +296,28 @@ class Keeper:
         """Publish the versions again that an earlier keeper process has left in systemd's store."""
         assert self._store is not None
         self._filling = True
-        names: dict[str, tuple[_Handed, list[tuple[Earlier, bytes]]]] = {}
+        names: dict[str, tuple[Handed, list[tuple[Earlier, bytes]]]] = {}
         for state, fds in self._store.received():
-            handed, parts = names.setdefault(state["name"], (_Handed(state["pid"]), []))
+            handed, parts = names.setdefault(state["name"], (Handed(state["pid"]), []))
             handed.fds = fds
             message = bytes.fromhex(state["message"])
             try:
-                handles = self._take(handed, [Fact(*each) for each in state["facts"]])
+                handles = self._take(handed, partial(state.__getitem__, "facts"))
                 message = keeping.moved(message, b"".join(handles))
-            except (XpuShareError, OSError) as error:
-                print(f"xpushare keep: {state['name']!r} from the store: {error}", file=sys.stderr)
+            except Exception as error:
+                report(f"{state['name']!r} from the store", error)
+                self._give_up(handed)
                 continue
-            parts.append((Earlier(state["version"], state["pid"], state["who"], state["since"], len(message)), message))
+            since = state["since"]
+            if "begun" in state:  # by a clock that nobody has set meanwhile
+                since = time.time() - (time.monotonic() - state["begun"])
+            parts.append((Earlier(state["version"], state["pid"], state["who"], since, len(message)), message))
         for name, (handed, parts) in names.items():
             try:
                 if parts:
                     self._keep(handed, name, True, len(parts), parts, None)
-            except (XpuShareError, OSError) as error:  # another process has published the name meanwhile
-                print(f"xpushare keep: {name!r} from the store: {error}", file=sys.stderr)
+            except Exception as error:  # another process may have published the name meanwhile
+                report(f"{name!r} from the store", error)
                 self._give_up(handed)
         self._filling = False
         self._sync()
@@ -343,34 +327,33 @@ class Keeper:
         """Update systemd's store, if there is one, to contain the versions that this keeper holds."""
         if self._store is None or self._filling:
             return
-        exports = {bytes(each.handle): each for each in self._table.exports()}
-        wanted = {
-            (name, kept.version): partial(_state, name, kept, published, exports)
-            for name, versions in self._kept.items()
-            for kept, published in zip(versions, _versions(name), strict=True)
-        }
-        try:
-            self._store.sync(wanted)
-        except OSError as error:  # the version stays kept as long as this process lives
-            print(f"xpushare keep: systemd's store: {error}", file=sys.stderr)
+        with unharmed("systemd's store"):  # the version stays kept as long as this process lives
+            exports = {bytes(each.handle): each for each in self._table.exports()}
+            self._store.sync(
+                {
+                    (name, kept.version): partial(_state, name, kept, published, exports)
+                    for name, versions in self._kept.items()
+                    for kept, published in zip(versions, _versions(name), strict=True)
+                }
+            )
 
     @staticmethod
-    def _prepared(client: _Handed, earlier: Earlier | None, message: bytes) -> tuple[_Kept, bytes, list[Exported]]:
+    def _prepared(client: Handed, earlier: Earlier | None, message: bytes) -> tuple[_Kept, bytes, list[Exported]]:
         exports = _exports_of(message, client.exports)
         return _Kept(client.pid, _nbytes(exports), len(exports), earlier), message, exports
 
-    def _list(self, _client: _Client, _fds: list[OwnedFd]) -> bytes:
+    def _list(self, _client: Client, _fds: list[OwnedFd]) -> bytes:
         rows = [
             {
                 "name": name, "version": each.version, "nbytes": each.nbytes, "objects": each.objects,
-                "publisher": each.pid, "command": each.who, "since": int(each.since), "keeper": os.getpid(),
+                "publisher": each.pid, "command": each.who, "since": int(each.since()), "keeper": os.getpid(),
             }
             for name, (each, *_older) in sorted(self._kept.items())
         ]  # fmt: skip
         return json.dumps(rows).encode()
 
-    def _drop(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
-        name = keeping.body_of(fds[0]).decode()
+    def _drop(self, _client: Client, fds: list[OwnedFd]) -> bytes:
+        name = keeping.body_of(fds[0], _TEXT_MOST).decode()
         if name not in self._kept:
             raise InvalidArgumentError(f"{name!r:.200} is not kept: xpushare keep --list shows what is")
         self._forget(name)
@@ -381,35 +364,38 @@ class Keeper:
         self._kept.pop(name)
         naming.unpublish(name)
 
-    def _replace(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
+    def _replace(self, client: Client, fds: list[OwnedFd]) -> bytes:
         """Hand all versions to a new keeper, and stop. First all memory is handed over, so that a failure changes
         nothing. Then the names follow one by one.
         """
-        successor = keeping.connect(keeping.body_of(fds[0]).decode())
+        name = keeping.body_of(fds[0], _TEXT_MOST).decode()
+        if not _SUCCESSOR.fullmatch(name):
+            raise InvalidArgumentError("that is not the name of a successor's socket")
+        successor = keeping.connect(name, _HAND_OVER)
         if successor is None:
             raise InvalidArgumentError("nobody listens there")
-        try:
-            self._hand_all_over(successor)
-        except BaseException:  # the successor died, or may not keep so much, so this keeper continues
-            for name in self._kept:
-                naming.taken_back(name)
-            raise
-        for name in [*self._kept]:
-            naming.taken_over(name)
+        with keeping.Connection(successor, _HAND_OVER) as to:
+            if to.pid != client.pid:
+                raise InvalidArgumentError("the process that listens there is not the one that asks")
+            try:
+                self._hand_all_over(to)
+            except BaseException:  # the successor died, or may not keep so much, so this keeper continues
+                self._each("taking back", self._kept, naming.taken_back)
+                raise
+        self._each("leaving", self._kept, naming.taken_over)
         self._kept.clear()
         self._sync()
         self.replaced = self._stopped = True
         return b""
 
-    def _hand_all_over(self, successor: socket.socket) -> None:
+    def _hand_all_over(self, to: keeping.Connection) -> None:
         exports = {bytes(each.handle): each for each in self._table.exports()}
-        with keeping.Connection(successor) as to:
-            todo = {
-                name: [self._hand_over(to, *each, exports) for each in zip(kept, _versions(name), strict=True)]
-                for name, kept in self._kept.items()
-            }
-            for name, versions in todo.items():
-                to.publish_kept(name, versions)
+        todo = {
+            name: [self._hand_over(to, *each, exports) for each in zip(kept, _versions(name), strict=True)]
+            for name, kept in self._kept.items()
+        }
+        for name, versions in todo.items():
+            to.publish_kept(name, versions)
 
     @staticmethod
     def _hand_over(
@@ -420,12 +406,13 @@ class Keeper:
         """
         facts, held = _facts(published, exports)
         message = keeping.moved(published.handle, b"".join(to.hold(facts, held)))
-        return Earlier(kept.version, kept.pid, kept.who, kept.since, len(message)), message
+        return Earlier(kept.version, kept.pid, kept.who, kept.since(), len(message)), message
 
-    def _stop(self, _client: _Client, _fds: list[OwnedFd]) -> bytes:
-        if self._store is not None:
-            self._store.sync({})
+    def _stop(self, _client: Client, _fds: list[OwnedFd]) -> bytes:
         self._stopped = True
+        if self._store is not None:
+            with unharmed("systemd's store"):
+                self._store.sync({})
         return b""
 
 
@@ -453,8 +440,8 @@ def _state(
     """
     facts, held = _facts(published, exports)
     state = {
-        "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since,
-        "facts": facts, "message": bytes(published.handle).hex(),
+        "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since(),
+        "begun": kept.begun, "facts": facts, "message": bytes(published.handle).hex(),
     }  # fmt: skip
     return state, held
 
@@ -487,6 +474,11 @@ def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
     return Owned(fds, fact.export(inode), Hardware(fact.backend, fact.uuid, fact.pci, fact.driver_uuid))
 
 
+def _descriptors(exports: Iterable[Any]) -> int:
+    """Return how many file descriptors of memory these exports have."""
+    return sum(len(each.source.fds) for each in exports)
+
+
 def _nbytes(exports: list[Any]) -> int:
     """Return the size of the memory behind these exports, counting each memfd once."""
     found: dict[object, int] = {}
@@ -502,9 +494,9 @@ def _exports_of(message: bytes, held: dict[bytes, Exported]) -> list[Exported]:
     """
     handles = message
     if len(message) != keeping.HANDLE_NBYTES:
-        memory, events = _MESSAGE.unpack_from(message)[4:6]
-        handles = message[_MESSAGE.size : _MESSAGE.size + memory * keeping.HANDLE_NBYTES]
-        if events or keeping.moved(message, handles) != message:
+        head = dict(zip(STRUCTS["message"], layout.MESSAGE.unpack_from(message), strict=True))
+        handles = message[layout.MESSAGE.size : layout.MESSAGE.size + head["memory"] * keeping.HANDLE_NBYTES]
+        if head["events"] or keeping.moved(message, handles) != message:
             raise InvalidHandleError("the message has events")
     size = keeping.HANDLE_NBYTES
     found = [held.get(handles[at : at + size]) for at in range(0, len(handles), size)]
@@ -574,9 +566,7 @@ def _only_one(lock: OwnedFd) -> bool:
     """Take the lock that only one keeper can hold. Returns False if another keeper holds it, or is about to take it
     over from a previous keeper.
     """
-    try:
-        fcntl.lockf(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-    except BlockingIOError:
+    if not _native.lock_for_life(lock.number, 0):
         return False
     there = keeping.connect()
     if there is not None:
@@ -600,7 +590,7 @@ def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) 
     try:
         with keeping.Connection(before) as predecessor:
             predecessor.send_replace(name)
-            keeper.run(predecessor.fileno())
+            keeper.run(predecessor)
             predecessor.replaced()
         with keeping.socket_at(name) as new, keeping.socket_at() as path:
             os.rename(new, path)
@@ -609,6 +599,7 @@ def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) 
             os.unlink(new)
         raise
     fcntl.lockf(lock.number, fcntl.LOCK_EX, 1, 0)
+    _native.lock_for_life(lock.number, 0)
 
 
 def _forget_socket(listening: socket.socket, _deadline: float) -> None:

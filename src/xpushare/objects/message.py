@@ -16,7 +16,7 @@ from xpushare.common.elements import dlpack_type, extent
 from xpushare.common.errors import InvalidHandleError
 from xpushare.common.system import boot_id, boot_ids
 from xpushare.objects.dtypes import build_dtype, describe_dtype
-from xpushare.sharing import identity
+from xpushare.sharing import identity, layout
 from xpushare.sharing.handle import (
     CHANNEL_MAGIC,
     KIND_NUMBERS,
@@ -53,7 +53,7 @@ MAGIC: Final = MAGICS["message"]
 VERSION: Final = CONSTANTS["MESSAGE_VERSION"]
 NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 NDIM_MAX: Final = CONSTANTS["ARRAY_DIMS"]
-HEADER: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["message"].values()))
+HEADER: Final = layout.MESSAGE
 ARRAY: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["leaf"].values()))
 EVENT_NBYTES: Final = Handle.NBYTES + 8  # the handle and its point
 ONE_ARRAY: Final = 0  # the tree that is one array

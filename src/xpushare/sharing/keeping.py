@@ -2,7 +2,8 @@
 
 The keeper's socket is `keeper` in the runtime folder. A message is one packet, `_HEAD`: an operation, and the number of
 descriptors that come with it. If the message has content, the first descriptor is a memfd that holds it. The keeper
-answers each message.
+answers each message. It closes a connection on which no message comes for some seconds, and if all its connections are
+in use, one that was silent for a moment. Whoever asks then connects again.
 
 A tree is handed over as a whole. A process first sends the descriptors of its memory (`FDS`, as often as needed), then
 the facts about their exports (`HOLD`), to which the keeper answers with handles of its own, and last the name and the
@@ -13,6 +14,7 @@ that was handed over.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -32,6 +34,7 @@ from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import identity
 
 __all__ = [
+    "BODY_MOST",
     "DROP",
     "FDS",
     "HANDLE_NBYTES",
@@ -63,7 +66,7 @@ _AT_ONCE: Final = 200  # descriptors; the kernel allows 253
 _SECONDS: Final = 30.0  # for an answer
 _START: Final = 30.0  # seconds until a new keeper answers
 HANDLE_NBYTES: Final = _native.LAYOUT["handle.size"]
-_BODY_MOST: Final = 1 << 27
+BODY_MOST: Final = 1 << 27
 
 
 class Fact(NamedTuple):
@@ -122,9 +125,17 @@ def _body(content: bytes) -> OwnedFd:
     return fd
 
 
-def body_of(fd: OwnedFd) -> bytes:
-    """Copy the content of a message out of its memfd, since the sender may still change the memfd."""
-    nbytes = min(os.fstat(fd.number).st_size, _BODY_MOST)
+def body_of(fd: OwnedFd, most: int) -> bytes:
+    """Copy the content of a message out of its memfd, since the sender may still change the memfd. Raises
+    `InvalidArgumentError` for another file, whose reading may block, and for more than `most` bytes.
+    """
+    try:
+        fcntl.fcntl(fd.number, fcntl.F_GET_SEALS)
+    except OSError:
+        raise InvalidArgumentError("the content of a message is a memfd, and this is another file") from None
+    nbytes = os.fstat(fd.number).st_size
+    if nbytes > most:
+        raise InvalidArgumentError(f"the content of this message may have {most} bytes, and has {nbytes}")
     parts, at = [], 0
     while at < nbytes and (part := os.pread(fd.number, nbytes - at, at)):
         parts.append(part)
@@ -169,18 +180,29 @@ def refusal(error: XpuShareError) -> bytes:
 
 def _error_of(content: bytes) -> XpuShareError:
     name, message, native = json.loads(content)
-    kind: Any = getattr(errors, str(name), DeviceError)
-    made: XpuShareError = kind(f"the keeper: {message}", native=native)
-    return made
+    kind = getattr(errors, str(name), DeviceError)
+    if not (isinstance(kind, type) and issubclass(kind, XpuShareError)):
+        kind = DeviceError
+    return kind(f"the keeper: {message}", native=native)
 
 
 class KeeperGone(DeviceError):
-    """The keeper has ended. Its successor may have started already."""
+    """The keeper has closed the connection. It may have ended, and its successor may have started already."""
 
 
-def _gone(error: OSError) -> XpuShareError:
+_CLOSED: Final = (
+    "the keeper closed the connection before it answered: it has ended, was replaced, or had heard nothing on this "
+    "connection for some seconds"
+)
+
+
+def _failed(error: OSError, seconds: float) -> XpuShareError:
     if isinstance(error, BrokenPipeError | ConnectionResetError):
-        return KeeperGone("the keeper has ended, or was replaced, before it answered")
+        return KeeperGone(_CLOSED)
+    if isinstance(error, TimeoutError | BlockingIOError):
+        return DeviceError(
+            f"the keeper has not answered for {seconds:g} s: it is busy, or stopped. `xpushare doctor` names it"
+        )
     return from_os_error(error, "talking to the keeper")
 
 
@@ -213,15 +235,15 @@ def lock_path() -> str:
     return str(identity.chosen_dir() / "keeper.lock")
 
 
-def connect(name: str = "keeper") -> socket.socket | None:
-    """Connect to the keeper. Returns None if none runs."""
+def connect(name: str = "keeper", seconds: float = _SECONDS) -> socket.socket | None:
+    """Connect to the keeper within `seconds`. Returns None if none runs."""
     try:
         with socket_at(name) as path:
-            return system.connect(path, _SECONDS)
+            return system.connect(path, seconds)
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError as error:
-        raise from_os_error(error, "connecting to the keeper") from error
+        raise _failed(error, seconds) from error
 
 
 def _start() -> None:
@@ -268,10 +290,13 @@ class Connection:
     published.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, seconds: float = _SECONDS) -> None:
+        """Take over the socket. `seconds` is how long each answer may take."""
         self._socket = connection
-        connection.settimeout(_SECONDS)
-        uid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        self._seconds = seconds
+        connection.settimeout(seconds)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        self.pid, uid, _gid = struct.unpack("iII", credentials)  # of the process that listens
         if uid != os.geteuid():
             connection.close()
             raise InvalidArgumentError(
@@ -281,22 +306,22 @@ class Connection:
     def _ask(self, op: bytes, content: bytes | None = None, fds: Iterable[OwnedFd] = ()) -> bytes:
         try:
             _send(self._socket, op, content, fds)
-        except (OSError, TimeoutError) as error:
-            raise _gone(error) from error
+        except OSError as error:
+            raise _failed(error, self._seconds) from error
         return self._answer()
 
     def _answer(self) -> bytes:
         try:
             answer = receive(self._socket)
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             if isinstance(error, XpuShareError):
                 raise
-            raise _gone(error) from error
+            raise _failed(error, self._seconds) from error
         if answer is None:
-            raise KeeperGone("the keeper has ended, or was replaced, before it answered")
+            raise KeeperGone(_CLOSED)
         status, received = answer
         try:
-            found = body_of(received[0]) if received else b""
+            found = body_of(received[0], BODY_MOST) if received else b""
         finally:
             close_all(received)
         if status != _GOOD:

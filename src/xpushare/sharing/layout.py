@@ -54,6 +54,8 @@ SLOT_COUNT: Final = LAYOUT["commons.slot_count"]
 SLOT: Final = _struct("slot", "value", "pending", nbytes=LAYOUT["slot.size"])
 LIFE: Final = LAYOUT["commons.life"]  # member i is alive while it locks byte LIFE + i of the commons
 
+MESSAGE: Final = _struct("message", *STRUCTS["message"])  # the beginning of what `share` returns for arrays
+
 FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]
 PAYLOAD_NBYTES: Final = ENTRY_NBYTES - LAYOUT["entry.payload"]
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")

@@ -125,15 +125,12 @@ class Published:
         """Lock the file behind a new descriptor, which shows that this process lives."""
         self.fds.append(fd)
         self.inode = inode_of(os.fstat(fd.number))
-        _locked.add(self.inode)
-        _native.lock(fd.number, _LIFE)
+        _native.lock_for_life(fd.number, _LIFE)
 
     def release(self) -> None:
         """Close the file, which releases its lock."""
         close_all(self.fds)
         self.fds.clear()
-        if self.inode is not None:
-            _locked.discard(self.inode)
 
     def published(self) -> bool:
         """Return whether the file still exists under its name. Someone may have cleared the folder by hand."""
@@ -172,7 +169,6 @@ class Published:
 
 
 names: dict[str, Published] = {}
-_locked: Final[set[tuple[int, int]]] = set()  # inodes of the files that this process has locked, and so never opens
 _highest = 0  # the highest version that this process has published
 _unsettled: list[Published] = []  # of running calls, and of interrupted ones, whose versions are ended later
 _ended: list[Published] = []  # at the end of the process, which ends their exports: they do not count as lost
@@ -184,7 +180,6 @@ def _after_fork() -> None:
     lock = threading.RLock()
     names.clear()  # the parent's names; closing the inherited fds drops no lock of its
     _unsettled.clear()
-    _locked.clear()
     _round.end()
 
 
@@ -359,8 +354,11 @@ def _process(holder: int) -> str:
 
 def _holder_at(path: Path) -> int | None:
     """Return the pid of the living process that has published the file, or None. The result is 0 if the pid is not
-    visible here.
+    visible here. A file that this process has locked is not opened, since closing it would release the lock.
     """
+    there = inode_at(path)
+    if there is not None and _native.locked_for_life(*there):
+        return os.getpid()
     fd = open_file(path)
     return None if fd is None else holder_of(fd)
 
@@ -410,7 +408,9 @@ def holder_of(fd: OwnedFd, at: int = _LIFE) -> int | None:
     has locked the file.
     """
     with doing("asking who has published a name"):
-        return _native.lock_holder(fd.number, at)
+        found = _native.lock_holder(fd.number, at)  # the kernel does not report a process's own locks to it
+        own = found is None and at == _LIFE and _native.locked_for_life(*inode_of(os.fstat(fd.number)))
+        return os.getpid() if own else found
 
 
 def inode_of(found: os.stat_result) -> tuple[int, int]:
@@ -540,7 +540,7 @@ def _reap_file(folder: Path, name: str) -> bool:
         return False
     try:
         found = os.lstat(folder / name)
-        if stat.S_ISREG(found.st_mode) and inode_of(found) not in _locked:
+        if stat.S_ISREG(found.st_mode) and not _native.locked_for_life(*inode_of(found)):
             _remove_dead(folder / name, wait=False)
     except (OSError, DeviceError, InvalidHandleError):
         pass  # no other name depends on this one
