@@ -124,10 +124,15 @@ static void unlock(xp_end *e, bool changed)
 {
     xp_lock_release(&e->w->lock, e->m);
     if (changed) { /* a member that dies before it reports this rings the bell by its death */
-        __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
-        xp_ring(&e->w->bell);
+        xp_end_stir(e);
         xp_crew_tell(e->c);
     }
+}
+
+void xp_end_stir(xp_end *e)
+{
+    __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
+    xp_ring(&e->w->bell);
 }
 
 /* --- members ------------------------------------------------------------------------------------------------------ */

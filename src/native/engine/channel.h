@@ -133,6 +133,7 @@ const char *xp_end_meta(const xp_end *e, uint32_t slot); /* the text follows aft
 int xp_end_watch(xp_end *e);
 /* Spin, then sleep at most once, unless something has changed since `changes` was read. */
 int xp_end_sleep(xp_end *e, uint32_t changes, uint64_t end);
+void xp_end_stir(xp_end *e);   /* have all that sleep check again */
 void xp_end_listen(xp_end *e); /* have the file report the next change */
 
 #endif

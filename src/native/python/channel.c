@@ -187,7 +187,7 @@ static PyObject *end_receive(PyObject *self, PyObject *timeout)
         xp_unusable("this object was made by Channel.create, and only writes: make a reader with Channel.open");
         return NULL;
     }
-    int got = e ? xp_end_until(self, e, try_receive, &f, timeout) : -1;
+    int got = e ? xp_end_until(self, e, try_receive, &f, timeout, &((xp_end_object *)self)->receiving) : -1;
     return got < 0 ? NULL : got == XP_GOT ? xp_frame_new(self, &f) : xp_end_refused(self, got, "frame", timeout);
 }
 
@@ -216,7 +216,7 @@ static PyObject *end_failed(PyObject *self, PyObject *Py_UNUSED(a))
     xp_frame f;
     if (e == NULL)
         return NULL;
-    int got = xp_end_until(self, e, try_failed, &f, NULL);
+    int got = xp_end_until(self, e, try_failed, &f, NULL, NULL);
     if (got < 0)
         return NULL;
     return got == XP_GOT ? xp_frame_new(self, &f) : Py_NewRef(Py_None);
@@ -228,14 +228,14 @@ static int try_become(xp_end *e, void *Py_UNUSED(a)) { return xp_end_become_writ
 static PyObject *end_finish(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_end *e = xp_end_of(self);
-    int got = e ? xp_end_until(self, e, try_finish, NULL, NULL) : -1;
+    int got = e ? xp_end_until(self, e, try_finish, NULL, NULL, NULL) : -1;
     return got < 0 ? NULL : PyLong_FromLong(got);
 }
 
 static PyObject *end_write(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_end *e = xp_end_of(self);
-    int got = e ? xp_end_until(self, e, try_become, NULL, NULL) : -1;
+    int got = e ? xp_end_until(self, e, try_become, NULL, NULL, NULL) : -1;
     return got < 0 ? NULL : PyLong_FromLong(got);
 }
 

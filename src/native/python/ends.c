@@ -1,15 +1,59 @@
 /* How the ends of channels, their loans and their frames wait: attempts in the engine, and sleeps without the GIL. */
 #include "ends.h"
 
-int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout)
+/* Whether another thread has to be served before this one. A signal handler may run in a thread that waits, and one
+ * that has a loan must not wait for itself. */
+static bool behind(xp_line *line, const xp_end *e)
 {
-    uint64_t ns, finish = 0;
+    uint64_t self = (uint64_t)pthread_self();
+    if (line == NULL || XP_RELAXED(&line->first) == NULL || XP_RELAXED(&e->loaned_by) == self)
+        return false;
+    pthread_mutex_lock(&line->mu);
+    bool found = line->first && line->first->thread != self;
+    pthread_mutex_unlock(&line->mu);
+    return found;
+}
+
+static void queue(xp_line *line, xp_place *place)
+{
+    place->thread = (uint64_t)pthread_self();
+    pthread_mutex_lock(&line->mu);
+    xp_place **at = line->first ? line->last : &line->first;
+    line->last = &place->next;
+    XP_STORE_RELAXED(at, place);
+    pthread_mutex_unlock(&line->mu);
+}
+
+/* The next thread wakes to try. */
+static void leave_line(xp_line *line, xp_place *place, xp_end *e)
+{
+    if (e->c->born != XP_RELAXED(&xp_fork_count))
+        return; /* a child: nobody else waits, and the mutex may be held for ever */
+    pthread_mutex_lock(&line->mu);
+    xp_place **at = &line->first;
+    while (*at != place)
+        at = &(*at)->next;
+    if (line->last == &place->next)
+        line->last = at;
+    XP_STORE_RELAXED(at, place->next);
+    bool more = line->first != NULL;
+    pthread_mutex_unlock(&line->mu);
+    if (more && !XP_RELAXED(&e->closed) && xp_crew_usable(e->c))
+        xp_end_stir(e);
+}
+
+static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout, xp_line *line, xp_place *place)
+{
+    uint64_t ns, finish = 0, turn = 0;
     bool timed = false, last = false, looked = false;
     for (;;) {
         uint32_t changes = XP_LOAD(&e->w->changes);
-        xp_end_hurry = true;
-        int got = try(e, argument);
-        xp_end_hurry = false;
+        int got = XP_WAIT;
+        if (XP_LIKELY(!behind(line, e))) {
+            xp_end_hurry = true;
+            got = try(e, argument);
+            xp_end_hurry = false;
+        }
         if (got == XP_UNUSABLE) { /* rare: the lock is taken, and this thread must not wait for it with the GIL */
             Py_BEGIN_ALLOW_THREADS
             got = try(e, argument);
@@ -33,6 +77,16 @@ int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
                 return -1;
             finish = ns == XP_FOREVER ? XP_FOREVER : xp_now() + ns;
             timed = true;
+            if (line && ns) {
+                queue(line, place);
+                continue; /* it may be the first */
+            }
+            turn = XP_LOAD(&e->w->lock.owner);
+        }
+        if (timeout == NULL && XP_LOAD(&e->w->lock.owner) != turn) { /* others have it in turn: nobody is stopped */
+            turn = XP_LOAD(&e->w->lock.owner);
+            finish = xp_now() + ns;
+            last = false;
         }
         if (last && timeout == NULL) {
             PyErr_SetString(PyExc_TimeoutError, "another process has kept the channel's lock for 10 s: it seems to be stopped");
@@ -54,6 +108,15 @@ int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
             return -1;
         last = xp_now() >= finish;
     }
+}
+
+int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout, xp_line *line)
+{
+    xp_place place = {0};
+    int got = until(self, e, try, argument, timeout, line, &place);
+    if (XP_UNLIKELY(place.thread))
+        leave_line(line, &place, e);
+    return got;
 }
 
 PyObject *xp_end_refused(PyObject *self, int got, const char *wanted, PyObject *timeout)

@@ -6,6 +6,17 @@
 
 #include "../engine/channel.h"
 
+/* The threads of this process that wait for a slot, or for a frame, in the order in which they came. */
+typedef struct xp_place {
+    struct xp_place *next;
+    uint64_t thread;
+} xp_place;
+
+typedef struct {
+    pthread_mutex_t mu;
+    xp_place *first, **last; /* last: NULL at first */
+} xp_line;
+
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs, *crew;
@@ -14,6 +25,7 @@ typedef struct {
     PyObject *arrays;           /* NULL, or a list: NumPy's array over each slot */
     uint64_t lost;              /* frames whose writer's device had not finished when it died */
     bool joined, buffers;       /* buffers: those arrays export their dtype as a buffer's format */
+    xp_line loaning, receiving;
     xp_end e;
 } xp_end_object;
 
@@ -32,9 +44,10 @@ static inline xp_end *xp_end_of(PyObject *self)
 #define XP_LOCK_MOST 10000000000u /* how many ns a process waits for the lock, which is held for microseconds */
 
 /* Try once, and again while it has to wait. Returns XP_GOT …, XP_WAIT when the time has run out, or -1 with an
- * exception. `timeout` NULL: for attempts that wait for nothing but the lock. */
+ * exception. `timeout` NULL: for attempts that wait for nothing but the lock. `line`: NULL, or where a thread that
+ * has to wait queues, so that no thread that comes later, or again, overtakes it. */
 typedef int (*xp_attempt)(xp_end *e, void *argument);
-int xp_end_until(PyObject *self, xp_end *e, xp_attempt attempt, void *argument, PyObject *timeout);
+int xp_end_until(PyObject *self, xp_end *e, xp_attempt attempt, void *argument, PyObject *timeout, xp_line *line);
 /* Has Python raise the error for `got`, and returns NULL. `wanted`: "slot" or "frame" */
 PyObject *xp_end_refused(PyObject *self, int got, const char *wanted, PyObject *timeout);
 

@@ -183,7 +183,7 @@ static PyObject *loan_enter(PyObject *self, PyObject *Py_UNUSED(a))
     }
     xp_end *e = xp_end_of(o->end);
     uint32_t slot;
-    int got = e ? xp_end_until(o->end, e, try_loan, &slot, o->timeout) : -1;
+    int got = e ? xp_end_until(o->end, e, try_loan, &slot, o->timeout, &((xp_end_object *)o->end)->loaning) : -1;
     if (got != XP_GOT)
         return got < 0 ? NULL : xp_end_refused(o->end, got, "slot", o->timeout);
     PyObject **before[] = {&o->made, &o->order, &o->text}; /* of another slot, if this loan is used again */
@@ -239,7 +239,7 @@ static int send(xp_held_object *o)
     r.nbytes = o->nbytes ? o->nbytes : e->g.nbytes;
     if (!XP_EXCHANGE(&o->open, 0))
         return 0;
-    int got = xp_end_until(o->end, e, try_send, &r, NULL);
+    int got = xp_end_until(o->end, e, try_send, &r, NULL, NULL);
     o->f.seq = r.seq;
     return got < 0 ? -1 : 0;
 }
@@ -248,7 +248,7 @@ static int drop(xp_held_object *o)
 {
     request r = {.slot = o->f.slot};
     xp_end *e = usable(o);
-    return XP_EXCHANGE(&o->open, 0) && e ? xp_end_until(o->end, e, try_drop, &r, NULL) : 0;
+    return XP_EXCHANGE(&o->open, 0) && e ? xp_end_until(o->end, e, try_drop, &r, NULL, NULL) : 0;
 }
 
 static PyObject *loan_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -330,7 +330,7 @@ static PyObject *release(xp_held_object *o, bool done)
         Py_RETURN_NONE;
     request r = {.slot = o->f.slot, .done = done};
     xp_end *e = usable(o);
-    if (e && (point_of(o, &r.point) < 0 || xp_end_until(o->end, e, try_release, &r, NULL) < 0))
+    if (e && (point_of(o, &r.point) < 0 || xp_end_until(o->end, e, try_release, &r, NULL, NULL) < 0))
         return NULL;
     Py_RETURN_NONE;
 }
