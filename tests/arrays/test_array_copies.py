@@ -248,3 +248,61 @@ def test_an_unordered_copy_is_there() -> None:
         assert [np.asarray(each).tolist() for each in (xs.attach(handle), *xs.attach(tree))] == [VALUES.tolist()] * 2
         release.set()
     default_stream(0).synchronize()
+
+
+# --- elements that are repeated
+
+LINE = np.arange(1 << 10, dtype="i4")
+MANY = 1 << 40  # no copy of so many elements ends
+REPEATED: dict[str, tuple[Any, int]] = {  # and the bytes of the different elements
+    "one element": (np.broadcast_to(LINE[7], (MANY, 4)), 4),
+    "rows": (np.broadcast_to(LINE, (MANY, 1 << 10)), 4096),
+    "in the middle": (np.broadcast_to(LINE.reshape(32, 1, 32), (32, MANY, 32)), 4096),
+    "backwards": (np.broadcast_to(LINE[::-1], (MANY, 1 << 10)), 4096),
+    "columns with gaps": (np.broadcast_to(LINE.reshape(32, 32)[:, ::2].T[:, None], (16, MANY, 32)), 2048),
+    "backwards with gaps": (np.broadcast_to(LINE[::-4], (MANY, 256)), 1024),
+    "windows": (np.broadcast_to(np.lib.stride_tricks.sliding_window_view(LINE, 100), (MANY, 925, 100)), 4096),
+    "windows with gaps": (
+        np.broadcast_to(np.lib.stride_tricks.sliding_window_view(LINE[::2], 100), (MANY, 413, 100)),
+        4092,
+    ),
+    "windows of windows": (
+        np.broadcast_to(np.lib.stride_tricks.sliding_window_view(LINE, 100)[::-3], (MANY, 309, 100)),
+        4096,
+    ),
+    "structures": (np.broadcast_to(np.zeros(3, "i4, f8"), (MANY, 3)), 36),
+}
+
+
+def part_of(x: Any) -> Any:
+    """The elements of two positions of each long dimension."""
+    return x[tuple(slice(None, None, max(length - 1, 1)) if length == MANY else slice(None) for length in x.shape)]
+
+
+@pytest.mark.parametrize("what", REPEATED)
+def test_repeated_elements_are_copied_once(what: str) -> None:
+    x, nbytes = REPEATED[what]
+    with xs.share(x, copy=True) as handle, xs.share({"a": [x], "b": np.ones(2)}, copy=True) as tree:
+        assert handle.copied_nbytes == nbytes
+        assert tree.copied_nbytes == nbytes + 16
+        for found in np.asarray(xs.attach(handle)), np.asarray(xs.attach(tree)["a"][0]):
+            assert found.shape == x.shape
+            assert np.array_equal(part_of(found), part_of(x))
+            assert [step == 0 for step in found.strides] == [step == 0 for step in x.strides]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_views_of_repeated_elements(step: int) -> None:
+    """They stay views of one memory, and the bytes in the gaps between their elements are not copied."""
+    line = LINE.copy()
+    wide = np.broadcast_to(line[::step], (MANY, len(line) // step))
+    with xs.share([wide, line[: 8 * step : step], wide[::-1, ::-1]], copy=True) as handle:
+        assert handle.copied_nbytes == line.nbytes - 4 * (step - 1)
+        first, second, third = map(np.asarray, xs.attach(handle))
+        assert np.array_equal(part_of(first), part_of(wide))
+        assert np.array_equal(part_of(third), part_of(wide[::-1, ::-1]))
+        first.flags.writeable and second.__setitem__(3, 77)
+        assert first[MANY - 1, 3] == third[0, len(line) // step - 4] == 77
+        if step == 2:
+            memory = xs.ipc.memory.open(handle.handles[0])
+            assert set(np.asarray(memory)[4:8].tolist()) == {0}

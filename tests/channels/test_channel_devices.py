@@ -118,6 +118,20 @@ def test_send_copies_on_the_device(device: str) -> None:
         assert frame.meta == [1]
 
 
+def test_an_array_that_lies_in_another_order() -> None:
+    """A slot has C order, which a copy of all bytes on the device would not make."""
+    values = np.arange(9, dtype="i4").reshape(3, 3)
+    place = np.asarray(xs.array(values, device="mock:0"))
+    with xs.Channel.create("test", (3, 3), "i4", device="mock:0") as ch, xs.Channel.open("test") as reader:
+        for view in (lambda x: x, lambda x: x.T, lambda x: x[::-1], lambda x: np.broadcast_to(x[1], (3, 3))):
+            with xs.share(view(place)) as handle:
+                found = xs.attach(handle)
+            assert (found.device, found.strides) == (ch.device, view(place).strides)
+            ch.send(found)
+            with reader.receive(TIMEOUT) as frame:
+                assert np.asarray(frame).tolist() == view(values).tolist()
+
+
 def test_trees() -> None:
     with xs.Channel.create("test", nbytes=1000, device="mock:0") as ch, xs.Channel.open("test") as reader:
         ch.send({"a": np.arange(5), "b": [np.ones(3, "float32"), "x"]})

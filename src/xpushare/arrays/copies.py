@@ -11,7 +11,7 @@ from xpushare import adapters
 from xpushare._device import Device
 from xpushare._native import Span, fill
 from xpushare.arrays import description
-from xpushare.common.elements import as_dtype, as_shape, c_strides, check_dtype, extent
+from xpushare.common.elements import as_dtype, as_shape, c_strides, check_dtype, distinct, extent
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
 from xpushare.common.sizes import readable
 from xpushare.core import memory
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "array",
+    "copy_elements",
     "empty",
     "UNORDERED",
     "Source",
@@ -42,7 +43,7 @@ __all__ = [
     "copy_of",
     "copy_out",
     "host_view",
-    "is_dense",
+    "is_gapless",
     "is_unordered",
     "kept_strides",
     "lies_on_host",
@@ -122,9 +123,32 @@ def spanned(array: Any, found: description.Described | None) -> Spanned:
     return Spanned(found.address + low, high - low, array, -low, found.shape, found.strides, found.dtype)
 
 
-def is_dense(source: Spanned) -> bool:
-    dense: bool = source.nbytes == math.prod(source.shape) * source.dtype.itemsize
-    return dense
+def is_gapless(source: Spanned) -> bool:
+    """Return whether every byte that the elements span belongs to an element. Elements may be repeated."""
+    gapless: bool = source.nbytes == math.prod(distinct(source.shape, source.strides)[0]) * source.dtype.itemsize
+    return gapless or not source.nbytes
+
+
+def copy_elements(target: Any, source: Any) -> None:
+    """Copy the elements of a NumPy array into another one of the same shape. Elements that both arrays repeat are
+    copied once.
+    """
+    import numpy
+
+    if target.strides == source.strides and target.size:
+        target, source = _once(target), _once(source)
+    else:
+        at = tuple([slice(None) if stride else slice(1) for stride in target.strides])
+        target, source = target[at], source[at]
+    numpy.copyto(target, source)
+
+
+def _once(values: Any) -> Any:
+    """Return a view of an array that has each element once."""
+    from numpy.lib.stride_tricks import as_strided
+
+    upwards = values[tuple([slice(None, None, 1 if stride >= 0 else -1) for stride in values.strides])]
+    return as_strided(upwards, *distinct(values.shape, values.strides))
 
 
 def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -204,7 +228,7 @@ def copy_of(array: Any, found: description.Described | None, stream: Any) -> tup
         numpy.copyto(numpy.asarray(target), values)
         return whole(target), target.nbytes
     source = spanned(array, found)
-    if found is not None and not is_dense(source):
+    if found is not None and not is_gapless(source):
         raise FeatureNotSupportedError(
             f"this {type(array).__name__} is private and has gaps, which its copy would expose: "
             "make it contiguous first"
@@ -382,7 +406,8 @@ def array(x: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None =
         values = host_view(source, found)
     else:
         span = spanned(source, found)
-        if target == here and wanted in (None, span.dtype) and is_dense(span):
+        once = math.prod(span.shape) * span.dtype.itemsize == span.nbytes
+        if target == here and wanted in (None, span.dtype) and once and is_gapless(span):
             return _copied_there(source, found)
         values = _fetched(source, found, span, here)
     values = _converted(x, values, wanted)

@@ -13,11 +13,12 @@ from xpushare.arrays import description
 from xpushare.arrays.copies import (
     Source,
     Spanned,
+    copy_elements,
     copy_kind,
     copy_of,
     copy_out,
     host_view,
-    is_dense,
+    is_gapless,
     is_unordered,
     kept_strides,
     lies_on_host,
@@ -92,11 +93,11 @@ class _Storage:
         low, high = extent(view.shape, kept_strides(view.shape, view.strides, view.dtype.itemsize), view.dtype.itemsize)
         return high - low
 
-    def is_dense(self) -> bool:
+    def is_gapless(self) -> bool:
         """Return whether the views without gaps together cover every byte of the group."""
         end = self.low
         for _, view in self.views:
-            if is_dense(view) and view.address <= end:
+            if is_gapless(view) and view.address <= end:
                 end = max(end, view.address + view.nbytes)
         return end == self.high
 
@@ -131,6 +132,9 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
     """Copy all bytes that a group of views spans to `target`."""
     import numpy
 
+    for each, view in group.views:
+        if each.found is not None:
+            description.expect_readable(each.array, each.found, -view.offset, view.nbytes - view.offset)
     keep = [view.keep for _, view in group.views]
     base: Any = Span(group.low, group.nbytes, True, keep)
     numpy.copyto(numpy.asarray(target), numpy.ndarray((group.nbytes,), "u1", base))
@@ -420,7 +424,7 @@ class Placing(Leaves):
             self.copied += copied
             self._put_copy(first, source)
             return
-        if not group.is_dense():
+        if not group.is_gapless():
             raise FeatureNotSupportedError(
                 f"these arrays of {type(first.array).__name__} are private views of one memory and have gaps, which "
                 "its copy would expose: make them contiguous first"
@@ -459,7 +463,7 @@ class Placing(Leaves):
         place = memory.allocate("device", max(total, 1), Device(f"{adapters.HOST}:0"), None, isolated=False)
         for group, first in zip(storages, firsts, strict=True):
             several = len(group.views) > 1
-            whole_copied = several and group.is_dense()
+            whole_copied = group.nbytes > 0 and group.is_gapless()
             if whole_copied:
                 _copy_bytes(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first), group)
             elif several:  # the bytes between the elements must not be read
@@ -473,7 +477,7 @@ class Placing(Leaves):
                 )
                 target = array_of(place, view.shape, view.dtype, strides, first + at)
                 if not whole_copied:
-                    numpy.copyto(numpy.asarray(target), host_view(each.array, each.found))
+                    copy_elements(numpy.asarray(target), host_view(each.array, each.found))
                 self._put(each.at, whole(target), self._work(self._private, None, target.device))
             self.copied += group.nbytes
 

@@ -26,7 +26,8 @@ from xpushare._native import (
     left,
 )
 from xpushare.arrays import description
-from xpushare.arrays.copies import Spanned, copy_out, is_dense, lies_on_host, native_stream, own_array, spanned
+from xpushare.arrays.copies import Spanned, copy_out, lies_on_host, native_stream, own_array, spanned
+from xpushare.common.elements import c_strides
 from xpushare.common.errors import HandleExpiredError, PeerLostError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
@@ -183,7 +184,8 @@ class Points:
             return None
         here = own.device if own is not None else description.device_of(source, found)  # type: ignore[arg-type]
         span = spanned(source, found)
-        if here != self._device or not is_dense(span) or (span.shape, span.dtype) != (geometry.shape, geometry.dtype):
+        ordered = span.strides == c_strides(span.shape, span.dtype.itemsize)  # the slot gets all bytes, as they lie
+        if here != self._device or not ordered or (span.shape, span.dtype) != (geometry.shape, geometry.dtype):
             return None
         return _Source(source, found, span)
 

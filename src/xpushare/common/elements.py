@@ -17,6 +17,7 @@ __all__ = [
     "as_shape",
     "c_strides",
     "check_dtype",
+    "distinct",
     "dlpack_type",
     "extent",
     "in_elements",
@@ -79,6 +80,22 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
         return 0, 0
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
+
+
+@functools.lru_cache(1024)
+def distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return lengths and strides that reach each element of an array once, beginning at the lowest address. Elements
+    are repeated by dimensions whose stride is 0, and by dimensions that overlap.
+    """
+    found: list[tuple[int, int]] = []
+    for step, length in sorted((abs(stride), length) for length, stride in zip(shape, strides, strict=True) if stride):
+        inner, count = found[-1] if found else (step, 0)
+        times, rest = divmod(step, inner)
+        if found and not rest and times <= count:
+            found[-1] = inner, count + times * (length - 1)
+        elif length > 1:
+            found.append((step, length))
+    return tuple(length for _, length in reversed(found)), tuple(step for step, _ in reversed(found))
 
 
 @functools.lru_cache(1024)
