@@ -44,7 +44,7 @@ static void leave_line(xp_line *line, xp_place *place, xp_end *e)
 
 static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout, xp_line *line, xp_place *place)
 {
-    uint64_t ns, finish = 0, turn = 0;
+    uint64_t ns, finish = 0;
     bool timed = false, last = false, looked = false;
     for (;;) {
         uint32_t changes = XP_LOAD(&e->w->changes);
@@ -81,12 +81,6 @@ static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
                 queue(line, place);
                 continue; /* it may be the first */
             }
-            turn = XP_LOAD(&e->w->lock.owner);
-        }
-        if (timeout == NULL && XP_LOAD(&e->w->lock.owner) != turn) { /* others have it in turn: nobody is stopped */
-            turn = XP_LOAD(&e->w->lock.owner);
-            finish = xp_now() + ns;
-            last = false;
         }
         if (last && timeout == NULL) {
             PyErr_SetString(PyExc_TimeoutError, "another process has kept the channel's lock for 10 s: it seems to be stopped");
