@@ -380,7 +380,7 @@ def test_names_are_printable(exporter: Child) -> None:
 
     exporter.call(export_all)
     exporter.call(rename)
-    assert rows_of(exporter.pid)["memory"]["exporter_name"] == "a??[31mb"
+    assert rows_of(exporter.pid)["memory"]["exporter_name"] == r"a\n\x1b[31mb"
 
 
 def works(*command: str) -> bool:

@@ -20,7 +20,6 @@ from xpushare.arrays.passing import passed_on
 from xpushare.arrays.share import shared
 from xpushare.common import html, system
 from xpushare.common.errors import (
-    DeviceError,
     ForkError,
     HandleExpiredError,
     InvalidArgumentError,
@@ -29,6 +28,7 @@ from xpushare.common.errors import (
     doing,
 )
 from xpushare.common.fds import OwnedFd
+from xpushare.common.foreign import skipping
 from xpushare.common.sizes import readable
 from xpushare.core import event, memory, physical
 from xpushare.core.declare import public
@@ -180,8 +180,8 @@ def unpublish(name: str) -> None:
 def published() -> dict[str, Handle | ArrayHandle[Any]]:
     """List the names that living processes of this user have published.
 
-    Names that this process cannot read are left out, for example those of an incompatible version of this package.
-    `lookup` reports the reason.
+    A name that this process cannot read, for example that of an incompatible version of this package, is left out, and
+    a warning is logged. `lookup` of that name raises the reason.
 
     Returns:
         The handles by name.
@@ -199,12 +199,10 @@ def published() -> dict[str, Handle | ArrayHandle[Any]]:
     found: dict[str, Handle | ArrayHandle[Any]] = {}
     with naming.lock:
         for name in sorted(naming.living(folder)):
-            try:
+            with skipping(f"the published name {name!r}"):
                 handle = _read(folder, name)
-            except (InvalidHandleError, DeviceError):
-                continue
-            if handle is not None:
-                found[name] = handle
+                if handle is not None:
+                    found[name] = handle
     return found
 
 
@@ -314,8 +312,9 @@ def survey_named() -> Survey:
     names: dict[tuple[bytes, int, int], tuple[str, int]] = {}
     try:
         for name, handle in published().items():
-            for fields in map(fields_of, _handles_of(handle)):
-                names[fields.cookie, fields.entry, fields.generation] = name, fields.nbytes
+            with skipping(f"the published name {name!r}"):
+                for fields in map(fields_of, _handles_of(handle)):
+                    names[fields.cookie, fields.entry, fields.generation] = name, fields.nbytes
     except XpuShareError:
         pass  # there is no trustworthy runtime folder, and so no names
     return survey(names)

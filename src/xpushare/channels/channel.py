@@ -19,7 +19,7 @@ from xpushare.channels.ends import End, Frame, Loan, Moved, brief_slot, fill, fi
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
 from xpushare.channels.survey import channels, surveyed
-from xpushare.common.errors import ForkError, InvalidArgumentError, InvalidHandleError
+from xpushare.common.errors import ForkError, InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import public
@@ -626,7 +626,9 @@ def _advice(name: str) -> str:
     """Return a part of an error message that lists the existing channels, and says what to do if the channel `name` is
     missing.
     """
-    others = [each["name"] for each in channels() if each["name"]]
+    others: list[str] = []
+    with contextlib.suppress(XpuShareError):  # the error that has this text matters more
+        others = [each["name"] for each in channels() if each["name"]]
     near = get_close_matches(name, others, 1)
     advice = (
         f"Did you mean {near[0]!r}?"

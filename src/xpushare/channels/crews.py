@@ -99,6 +99,11 @@ def new_name() -> str:
     return f".{secrets.token_hex(16)}"
 
 
+def is_name(name: str) -> bool:
+    """Return whether this is a name that a user can give, or that `new_name` can return."""
+    return naming.is_name(name.removeprefix(".")) and (name[:1] != "." or name[1:].isalnum())
+
+
 def check_name(name: str | None) -> str:
     if name is None:
         return new_name()
@@ -356,11 +361,13 @@ def _opened(path: Path) -> OwnedFd | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno in naming.STRANGE:
+            raise InvalidHandleError(f"{path} is not a file of this user: remove it") from None
         raise from_os_error(error, f"opening {path}") from error
     try:
         found = os.fstat(fd.number)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise InvalidHandleError(f"{path} is not a file of this user")
+            raise InvalidHandleError(f"{path} is not a file of this user: remove it")
     except BaseException:
         fd.close()
         raise
@@ -590,7 +597,8 @@ def names(kind: int) -> list[str]:
         found = os.listdir(where)
     except OSError:  # the folder does not exist, or other users can write to it
         return []
-    return sorted(each.removeprefix(start) for each in found if each.startswith(start))
+    names = (each.removeprefix(start) for each in found if each.startswith(start))
+    return sorted(each for each in names if is_name(each))
 
 
 @contextlib.contextmanager

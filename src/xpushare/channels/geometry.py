@@ -15,9 +15,10 @@ from xpushare.channels.crews import Crew
 from xpushare.channels.frames import TEXT_NBYTES
 from xpushare.common.elements import as_dtype, as_shape, check_dtype
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
+from xpushare.common.foreign import printable
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
-__all__ = ["WRITERS_MOST", "Geometry", "choice", "describe", "read_geometry", "stride_of", "wanted"]
+__all__ = ["WRITERS_MOST", "Geometry", "choice", "describe", "read_geometry", "read_numbers", "stride_of", "wanted"]
 
 WRITERS_MOST: Final = 64
 
@@ -94,21 +95,31 @@ class Geometry:
         return found
 
 
-def read_geometry(crew: Crew) -> Geometry:
+def read_numbers(crew: Crew) -> tuple[tuple[int, ...], str, str, Any]:
+    """Return the numbers of a channel's layout, the device's uuid and backend, and the description of the frames, which
+    is not checked. Any member may have damaged them. Raises `InvalidHandleError` then.
+    """
     try:
         numbers, text = _native.channel_geometry(crew.native)
-        _uuid, _backend, described = json.loads(text)
-        shape = dtype = None
-        if described is not None:
+        uuid, backend, described = json.loads(text)
+        if not (type(uuid) is str and type(backend) is str):
+            raise TypeError("the device is not a text")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidHandleError(f"the channel's description is damaged: {error}") from None
+    return numbers, printable(uuid), printable(backend), described
+
+
+def read_geometry(crew: Crew) -> Geometry:
+    numbers, _uuid, _backend, described = read_numbers(crew)
+    shape = dtype = None
+    if described is not None:
+        try:
             shape = tuple(map(operator.index, described[0]))
             dtype = build_dtype(described[1], operator.index(described[2]))
-    except (ValueError, TypeError, RecursionError) as error:
-        if isinstance(error, XpuShareError):
+        except XpuShareError:
             raise
-        raise InvalidHandleError(
-            f"the description of the channel {crew.name!r} is none: {error}. A process has damaged it, or runs another "
-            "version of xpushare"
-        ) from None
+        except Exception as error:  # whatever a member wrote there
+            raise InvalidHandleError(f"the channel's description is damaged: {error!r:.200}") from None
     if len(crew.ranges) != 2:
         raise InvalidHandleError("the channel has no slots")
     found = Geometry(numbers, shape, dtype, crew.ranges[1].device)

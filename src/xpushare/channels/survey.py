@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from typing import Any, Final
 
 from xpushare import _native
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
-from xpushare.channels.geometry import stride_of
-from xpushare.common.errors import XpuShareError
+from xpushare.channels.geometry import read_numbers, stride_of
+from xpushare.common.errors import InvalidHandleError
+from xpushare.common.foreign import printable, skipping
 
 __all__ = ["channels", "surveyed"]
 
@@ -20,10 +19,14 @@ _FINISHED: Final = 8
 
 
 def surveyed(crew: Crew) -> dict[str, Any]:
-    """Return the statistics of a channel: its name, the number of frames sent, and its living members."""
-    members, following = _native.channel_survey(crew.native)
-    numbers, text = _native.channel_geometry(crew.native)
-    uuid, backend, _frames = json.loads(text)
+    """Return the statistics of a channel: its name, the number of frames sent, and its living members. Raises
+    `InvalidHandleError` if a member has damaged them.
+    """
+    numbers, uuid, backend, _frames = read_numbers(crew)
+    try:
+        members, following = _native.channel_survey(crew.native)
+    except ValueError as error:
+        raise InvalidHandleError(f"the channel's state is damaged: {error}") from None
     return {
         "name": None if crew.name.startswith(".") else crew.name,
         "backend": backend,
@@ -31,7 +34,7 @@ def surveyed(crew: Crew) -> dict[str, Any]:
         "nbytes": stride_of(numbers[0]) * (numbers[1] + numbers[2]),
         "frame_nbytes": numbers[0],
         "slots": numbers[1],
-        "sent": following - 1,
+        "sent": max(following - 1, 0),
         "members": [_member(each, following) for each in members],
     }
 
@@ -40,7 +43,7 @@ def _member(found: tuple[Any, ...], following: int) -> dict[str, Any]:
     member, pid, role, cursor, missed, received, held, label = found
     mode = _MODES[role & 3]
     return {
-        "member": member, "pid": pid, "label": label, "writes": bool(role & _WRITER),
+        "member": member, "pid": pid, "label": printable(label), "writes": bool(role & _WRITER),
         "finished": bool(role & _FINISHED), "mode": mode,
         "lag": max(following - cursor, 0) if mode in ("all", "newest") else 0, "missed": missed, "received": received,
         "held": held,
@@ -48,12 +51,13 @@ def _member(found: tuple[Any, ...], following: int) -> dict[str, Any]:
 
 
 def channels() -> list[dict[str, Any]]:
-    """Return the statistics of all channels of this user that a living process has open. Channels that this process
-    cannot read are left out.
+    """Return the statistics of all channels of this user that a living process has open. A channel that this process
+    cannot read is left out, and a warning is logged.
     """
     found: list[dict[str, Any]] = []
     for name in crews.names(CHANNEL):
-        with contextlib.suppress(XpuShareError, OSError, ValueError), crews.looked_into(CHANNEL, name) as crew:
+        what = "a channel without a name" if name.startswith(".") else f"the channel {name!r}"
+        with skipping(what), crews.looked_into(CHANNEL, name) as crew:
             if crew is not None:
                 found.append(surveyed(crew))
     return found

@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn
 import xpushare
 from xpushare import FeatureNotSupportedError
 from xpushare.cli.screen import Help
+from xpushare.common.foreign import printable
 
 __all__ = [
     "COMMANDS",
@@ -170,7 +171,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except xpushare.XpuShareError as error:
-        print(f"xpushare: {error}", *error.reasons, sep="\n  ", file=sys.stderr)
+        print(
+            *map(printable, f"xpushare: {error}".split("\n")),
+            *map(printable, error.reasons),
+            sep="\n  ",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         return 130  # what a shell reports for SIGINT

@@ -14,6 +14,7 @@ import time
 from typing import Any, Final
 
 from xpushare.cli import misused, seconds
+from xpushare.common.foreign import printable, skipping
 from xpushare.common.sizes import counted, readable
 from xpushare.keeper.process import serve
 from xpushare.sharing import identity, keeping
@@ -86,9 +87,26 @@ def age(passed: int | None) -> str:
 
 
 def kept_rows() -> list[dict[str, Any]]:
-    """Return a row for each name that the keeper keeps alive, or an empty list if no keeper runs."""
-    with keeping.connected() as keeper:
-        return [] if keeper is None else keeper.listed()
+    """Return a row for each name that the keeper keeps alive. Return an empty list if no keeper runs or the keeper does
+    not answer.
+    """
+    rows: list[dict[str, Any]] = []
+    with skipping("the keeper"), keeping.connected() as keeper:
+        if keeper is not None:
+            rows = _checked(keeper.listed())
+    return rows
+
+
+def _checked(listed: Any) -> list[dict[str, Any]]:
+    """Return the rows of the keeper's list that are sound, with text that can be printed."""
+    rows: list[dict[str, Any]] = []
+    for each in listed:
+        with skipping("a row of the keeper's list"):
+            rows.append(
+                {key: printable(value) if type(value) is str else int(value) for key, value in dict(each).items()}
+            )
+            kept_lines(rows[-1:])
+    return rows
 
 
 def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
@@ -126,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         elif arguments.stop:
             keeper.stop()
         else:
-            _print(keeper.listed(), arguments.json)
+            _print(_checked(keeper.listed()), arguments.json)
     return 0
 
 

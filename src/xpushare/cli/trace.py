@@ -23,11 +23,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import xpushare
 from xpushare.cli import write_file
+from xpushare.common.foreign import skipping
 
 __all__ = ["add_arguments", "merge", "run"]
 
@@ -163,8 +165,14 @@ def merge(folder: Path) -> list[dict[str, Any]]:
     from the first event.
     """
     merger = _Merger()
-    for records in sorted((found for file in folder.iterdir() if (found := _records(file))), key=_first_time):
-        merger.add(records)
+    found: list[tuple[int, list[list[Any]]]] = []
+    for file in folder.iterdir():
+        with skipping(f"the trace {file.name!r} of a process"):
+            if records := _records(file):
+                found.append((int(_first_time(records)), records))
+    for _time, records in sorted(found, key=itemgetter(0)):
+        with skipping("the trace of a process"):
+            merger.add(records)
     merger.draw()
     timed = [event for event in merger.events if event["ph"] != "M"]
     zero = min((event["ts"] for event in timed), default=0)

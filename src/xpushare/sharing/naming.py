@@ -50,12 +50,14 @@ __all__ = [
     "HEAD",
     "MAGIC",
     "NOTHING",
+    "STRANGE",
     "VERSIONS_MOST",
     "Published",
     "check_name",
     "holder_of",
     "inode_at",
     "inode_of",
+    "is_name",
     "living",
     "lock",
     "names",
@@ -81,6 +83,8 @@ VERSIONS_MOST: Final = 64
 _PASSED: Final = 64  # entries of the folder that one call passes, in search of files that dead publishers have left
 _CHECKED: Final = 8  # files of other processes that it checks
 NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
+STRANGE: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM)
+"""What opening fails with if the path is a link, a folder, a socket or a device, or must not be opened."""
 
 
 @final
@@ -324,10 +328,14 @@ def _who_has(name: str) -> str:
     return f"{_process(holder)} has. Unpublish it there, or end that process"
 
 
+def is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     if not isinstance(name, str):
         raise InvalidArgumentError(f"a name is a str, not {type(name).__name__}")
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidArgumentError(
             f"{name!r:.200} is not a valid name: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot in front"
         )
@@ -385,7 +393,7 @@ def open_file(path: Path) -> OwnedFd | None:
     except OSError as error:
         if error.errno in NOTHING:
             return None
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket
+        if error.errno in STRANGE:
             raise _strange(path) from None
         raise from_os_error(error, f"opening {path}") from error
     found = stat_of(fd)
@@ -528,7 +536,7 @@ def living(folder: Path, most: int | None = None) -> Iterator[str]:
         found = [each.name for each in itertools.islice(scan, most)]
     for name in found:
         _reap_file(folder, name)
-        if not name.startswith(".") and (name in names or os.path.lexists(folder / name)):
+        if is_name(name) and (name in names or os.path.lexists(folder / name)):
             yield name
 
 

@@ -16,8 +16,9 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypedDict
 
 from xpushare import _native
-from xpushare.common.errors import FeatureNotSupportedError, from_os_error
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, from_os_error
 from xpushare.common.fds import OwnedFd, own_fd
+from xpushare.common.foreign import printable, skipping
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import KINDS
 
@@ -123,7 +124,7 @@ def _processes() -> Iterator[int]:
 def _name(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return _printable(file.read().rstrip("\n"))
+            return printable(file.read().rstrip("\n"))
     except OSError as error:
         _expect_resources(error)
         return None
@@ -133,14 +134,10 @@ def command_line(pid: int) -> str | None:
     """Return the process's printable command line, or None if it is not visible."""
     try:
         with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-            return _printable(file.read(1 << 12).rstrip("\0").replace("\0", " ")) or _name(pid)
+            return printable(file.read(1 << 12).rstrip("\0").replace("\0", " ")) or _name(pid)
     except OSError as error:
         _expect_resources(error)
         return None
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _zombie(pid: int) -> bool:
@@ -276,7 +273,7 @@ def _label(table: int, entry: int, generation: int) -> str:
     if len(raw) < layout.LABEL_NBYTES:
         return ""
     of, text = layout.LABEL.unpack(raw)
-    return _printable(text.rstrip(b"\0").decode(errors="replace")) if of == generation else ""
+    return printable(text.rstrip(b"\0").decode(errors="replace")) if of == generation else ""
 
 
 def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
@@ -360,8 +357,12 @@ def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> lis
         return []
     header = layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))
     magic, version, claimed, cookie, _namespace, _fd, _bell, other = header
+    if not any(magic):
+        return []  # its process is making it
     if (magic, version) != (layout.TABLE_MAGIC, layout.TABLE_VERSION):
-        return []
+        raise InvalidHandleError(
+            f"its table of exports has version {version}, and this is version {layout.TABLE_VERSION}"
+        )
 
     def read() -> list[Row]:
         return _with_commons(table.number, cookie, claimed, other, commons.get(other, []), names)
@@ -418,10 +419,8 @@ def _survey(names: _Names) -> Survey:
             _expect_resources(error)  # otherwise the process has ended
     rows: list[Row] = []
     for inode, opens in tables.items():
-        try:
+        with skipping(f"what process {opens[0].pid} shares"):
             rows += _read(inode, opens, commons, names)
-        except OSError as error:
-            _expect_resources(error)  # otherwise the process that had it open has ended
     rows.sort(key=itemgetter("nbytes"), reverse=True)
     rows.sort(key=itemgetter("exporter", "kind"))  # of those alike, the largest first as before
     return Survey(rows, sorted(unread))

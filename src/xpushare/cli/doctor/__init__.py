@@ -25,6 +25,7 @@ from xpushare.cli import pid_argument, seconds
 from xpushare.cli.doctor import containers, devices, folder, keeper, kernel, routes
 from xpushare.cli.doctor.sharing import Trial
 from xpushare.cli.screen import coloured, wrapped
+from xpushare.common.foreign import printable
 
 __all__ = ["add_arguments", "run", "wrong_with"]
 
@@ -67,9 +68,9 @@ def wrong_with(checks: list[Check]) -> list[str]:
 
 
 def _text(check: Check) -> str:
-    line = wrapped(f"  {check.state:<8} {check.name:<20}  ", check.why)
+    line = wrapped(f"  {check.state:<8} {check.name:<20}  ", printable(check.why))
     line = line.replace(check.state, coloured(check.state, _COLOURS.get(check.state, "dim")), 1)
-    return f"{line}\n{wrapped(f'{chr(32):33}→ ', check.fix)}" if check.fix else line
+    return f"{line}\n{wrapped(f'{chr(32):33}→ ', printable(check.fix))}" if check.fix else line
 
 
 def _exists(pid: int) -> bool:

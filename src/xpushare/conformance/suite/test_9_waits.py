@@ -49,12 +49,12 @@ class _Things:
             pass
 
     def reader(self) -> xs.Channel:
-        return xs.Channel.open(f"{self.name}-empty")
+        return xs.Channel.open(f"{self.name}-empty", timeout=0)
 
     def watch(self) -> Any:
         """Return a watch whose newest version was seen already. The peer has published it."""
         watch = xs.watch(f"{self.name}-there", timeout=TIMEOUT, lost=True)
-        next(watch)
+        watch.next(0)
         return watch
 
 
