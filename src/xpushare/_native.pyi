@@ -578,6 +578,7 @@ class Exported:
     generation: Final[int]
     deadline: Final[int]  # of the monotonic clock; 0 if it has none
     entry: Final[int]
+    fds: Final[int]  # descriptors that this process holds for the object
     foreign: Final[bool]  # importers may use the memory even after the export has ended
     implicit: Final[bool]  # made by pickling
     live: Final[bool]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import gc
-import logging
 import multiprocessing
 import os
 import pickle
@@ -23,7 +22,7 @@ import xpushare as xs
 from harness import Child, kept
 from sampling import sampled
 from xpushare.core.pickles import wait_for_all
-from xpushare.sharing import node
+from xpushare.sharing import layout, node
 
 METHODS = ("spawn", "forkserver", "fork")
 MANY = range(1, 101)
@@ -140,21 +139,119 @@ def held_nbytes() -> int:
     return found
 
 
-def test_what_nobody_opens_is_bounded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, peer: Child
-) -> None:
-    node.current().table().sweep(everything=True)
+@pytest.fixture
+def nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier tests' pickles that nobody has opened end."""
+    table = node.current().table()
+    waiting = [each.handle for each in table.exports() if each.implicit and table.domain.opens_left(each.entry)]
+    table.withdraw_all(waiting, layout.REASON_FREED)
+    monkeypatch.setattr(table, "_waiting", {})
+    monkeypatch.setattr(table, "_waiting_fds", 0)
+
+
+def dumped_until_refused(make: Callable[[], Any], most: int) -> list[bytes]:
+    pickles: list[bytes] = []
+    try:
+        while len(pickles) < most:
+            pickles.append(pickle.dumps(make()))
+    except xs.OutOfMemoryError:
+        return pickles
+    raise AssertionError("nothing was refused")
+
+
+@pytest.mark.usefixtures("nothing_waits")
+def test_what_nobody_opens_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch, peer: Child) -> None:
     monkeypatch.setenv("XPUSHARE_PICKLE_BYTES", str(64 * MIB))
     before = held_nbytes()
-    with caplog.at_level(logging.WARNING, "xpushare"):
-        pickles = [pickle.dumps(xs.empty(MIB, "u1")) for _ in range(1000)]
+    pickles = dumped_until_refused(lambda: xs.empty(MIB, "u1"), 1000)
+    assert len(pickles) == 64
     assert held_nbytes() - before <= 65 * MIB
-    assert 0 < len(caplog.records) < 20
-    assert "XPUSHARE_PICKLE_BYTES" in caplog.text
-    opened = peer.call(open_all, pickles)
-    assert 60 <= sum(opened) <= 64
-    assert opened == sorted(opened), "the oldest have expired"
+    assert peer.call(open_all, pickles) == [True] * 64, "what waits within its grace stays"
+    pickle.dumps(xs.empty(MIB, "u1"))  # there is room again
     peer.call(kept.clear)
+
+
+@pytest.mark.usefixtures("nothing_waits")
+def test_a_message_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch, peer: Child) -> None:
+    monkeypatch.setenv("XPUSHARE_PICKLE_BYTES", str(8 * MIB))
+    before = held_nbytes()
+    first = pickle.dumps([xs.empty(MIB, "u1") for _ in range(4)])
+    for _ in range(3):  # a refused message keeps nothing, so it can be tried again and again
+        with pytest.raises(xs.OutOfMemoryError, match="until it is opened, and earlier"):
+            pickle.dumps([xs.empty(MIB, "u1") for _ in range(5)])
+    last = pickle.dumps([xs.empty(MIB, "u1") for _ in range(4)])
+    xs.trim()
+    assert held_nbytes() - before <= 8 * MIB
+    assert peer.call(open_lists, [first, last]) == [True] * 8
+    peer.call(kept.clear)
+
+
+def open_lists(pickles: list[bytes]) -> list[bool]:
+    arrays = kept["arrays"] = [each for data in pickles for each in pickle.loads(data)]
+    return ["not opened" not in repr(each) for each in arrays]
+
+
+FEW_DESCRIPTORS = """
+import logging, os, pickle, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+import xpushare as xs
+small = pickle.dumps([xs.array([n]) for n in range(700)])
+kept = []
+try:
+    for _ in range(500):
+        kept.append(pickle.dumps(xs.empty(100, isolated=True)))
+except xs.OutOfMemoryError as error:
+    assert "64 are kept, half of `ulimit" in str(error), error
+print(len(kept), flush=True)
+print(small.hex(), *[each.hex() for each in kept], sep=chr(10), flush=True)
+input()
+"""
+
+
+def test_what_nobody_opens_is_bounded_in_descriptors() -> None:
+    """700 small arrays lie in a few allocations, and so take a few descriptors."""
+    arguments = [sys.executable, "-c", FEW_DESCRIPTORS]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        count = int(process.stdout.readline())
+        assert 32 < count <= 64
+        small, *others = [pickle.loads(bytes.fromhex(process.stdout.readline())) for _ in range(1 + count)]
+        assert [np.asarray(each).tolist() for each in small] == [[n] for n in range(700)]
+        assert all("not opened" not in repr(each) for each in others)
+        process.communicate("\n")
+
+
+def put_batches(queue: Any, error: Any, told: Any) -> None:
+    sys.stderr = os.fdopen(os.dup(error.fileno()), "w")
+    os.environ["XPUSHARE_PICKLE_BYTES"] = str(4 * MIB)
+    queue.put([made_of(1) for _ in range(3)])
+    queue.put([made_of(2) for _ in range(3)])
+    queue.put([made_of(3)])
+    queue.put("end")
+    queue.close()
+    queue.join_thread()
+    told.send("all are pickled")
+
+
+def made_of(value: int) -> xs.SharedArray:
+    array = xs.zeros(MIB, "u1")
+    np.asarray(array)[:] = value
+    return array
+
+
+def test_a_queue_drops_a_message_that_is_refused_and_says_so() -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    reading, writing = context.Pipe(duplex=False)
+    told, tell = context.Pipe(duplex=False)
+    process = context.Process(target=put_batches, args=(queue, writing, tell))
+    process.start()
+    assert told.recv() == "all are pickled"
+    found = [*iter(queue.get, "end")]
+    assert [[int(np.asarray(each)[0]) for each in batch] for batch in found] == [[1] * 3, [3]]
+    process.join(60)
+    said = os.read(reading.fileno(), 1 << 16).decode()
+    assert "OutOfMemoryError: this message is not pickled" in said
 
 
 def open_all(pickles: list[bytes]) -> list[bool]:

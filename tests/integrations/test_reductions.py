@@ -491,14 +491,17 @@ def test_what_cannot_be_opened_takes_no_open_away(
 
 
 def test_a_message_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream) -> None:
-    """What was pickled together makes room together, by what was pickled before."""
+    """A message that is refused keeps nothing, and what waits stays."""
     monkeypatch.setenv("XPUSHARE_PICKLE_BYTES", "4096")
     first, second = ([Lent(lending(4096), 0, stream) for _ in range(3)] for _ in range(2))
     old = dumped(first)
-    new = dumped(second)
-    with pytest.raises(xs.HandleExpiredError):
-        pickle.loads(old)
-    assert len(pickle.loads(new)) == 3
+    before = exports()
+    for make in (lambda: second, lambda: [xs.empty(4096, "u1"), *second]):
+        with pytest.raises(xs.OutOfMemoryError, match="not pickled"):
+            dumped(make())
+        assert exports() == before
+    assert len(pickle.loads(old)) == 3
+    assert len(pickle.loads(dumped(second))) == 3
     in_two_messages = [kind(lending(4096), 0, stream) for kind in (Lent, LentToTorch)]
     assert len(pickle.loads(dumped(in_two_messages))) == 2
 

@@ -140,7 +140,9 @@ PyObject *xp_exported_new(const xp_types *types, PyObject *template, PyObject *s
     self->keep = Py_NewRef(keep);
     self->offset = offset;
     self->length = length;
-    self->nbytes = ((const xp_template *)template)->e.nbytes;
+    const xp_template *t = (const xp_template *)template;
+    self->nbytes = t->e.nbytes;
+    self->fds = t->offer ? 0 : t->e.fd_count;
     self->entry = XP_ENTRIES;
     self->flags = flags;
     self->foreign = foreign;
@@ -203,7 +205,8 @@ static void exported_dealloc(PyObject *object)
 static PyMemberDef exported_members[] = {
     MEMBER(source, T_OBJECT, READONLY),      MEMBER(keep, T_OBJECT, READONLY),       MEMBER(handle, T_OBJECT, READONLY),
     MEMBER(nbytes, T_ULONGLONG, READONLY),   MEMBER(generation, T_ULONGLONG, READONLY),
-    MEMBER(deadline, T_ULONGLONG, READONLY), MEMBER(entry, T_UINT, READONLY),        MEMBER(foreign, T_BOOL, READONLY),
+    MEMBER(deadline, T_ULONGLONG, READONLY), MEMBER(entry, T_UINT, READONLY),        MEMBER(fds, T_UINT, READONLY),
+    MEMBER(foreign, T_BOOL, READONLY),
     MEMBER(implicit, T_BOOL, READONLY),      MEMBER(live, T_BOOL, READONLY),         MEMBER(outlives, T_BOOL, 0),
     {NULL, 0, 0, 0, NULL},
 };

@@ -25,6 +25,7 @@ typedef struct {
     uint64_t offset, length, nbytes; /* the exported bytes; nbytes: of the whole object */
     uint64_t generation, deadline;
     uint32_t entry, flags, slot; /* entry: XP_ENTRIES until it has one; its own while the table keeps it */
+    uint32_t fds;                /* descriptors that this process holds for the object */
     bool foreign;                /* importers may use the memory even after the export has ended */
     bool implicit;               /* made by pickling */
     bool outlives;               /* made by pickling, and its object has died */

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
 
@@ -16,13 +18,19 @@ from xpushare._device import Device
 from xpushare._native import Slot
 from xpushare.common import settings
 from xpushare.common.aspects import Aspect
-from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    Unread,
+)
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
-from xpushare.sharing.table import deadline_in
+from xpushare.sharing.table import Allocations, deadline_in
 
 __all__ = [
     "Implicit",
@@ -32,6 +40,8 @@ __all__ = [
     "anew",
     "forwards",
     "hope_for",
+    "message",
+    "reduced",
     "sent",
     "taken_back",
     "wait_for_all",
@@ -50,11 +60,98 @@ def _grace() -> int:
 
 
 def _most_nbytes(device: Device) -> int:
-    """Return the limit, in bytes, on the memory of a device that unopened pickles keep alive after their objects have
-    died.
-    """
+    """Return the limit, in bytes, on the memory of a device that pickles keep until they are opened."""
     most = settings.nbytes(_BYTES)
     return memory_nbytes(device) // 4 if most is None else most
+
+
+# --- messages
+
+
+@final
+class _Message:
+    """What one call of a pickler's `dump` pickles. A message is sent as a whole or not at all."""
+
+    __slots__ = ("allocations", "arguments", "given", "open")
+
+    def __init__(self, open_: bool = False) -> None:
+        self.allocations: Allocations = {}
+        self.given: list[Handle] = []
+        self.arguments: object = None  # of the newest object in the pickle
+        self.open = open_  # until `message` ends
+
+    def goes_on(self) -> bool:
+        """Return whether the call of `dump` that pickled this message is still running. A pickler refers to everything
+        that it has pickled.
+        """
+        return self.open or (self.arguments is not None and sys.getrefcount(self.arguments) > _UNREFERENCED)
+
+    def add(self, device: Device, handles: Sequence[Handle]) -> None:
+        """Add handles. Raises `OutOfMemoryError` if pickles that nobody has opened keep too much. Then no part of the
+        message waits any more.
+        """
+        try:
+            node.current().table().expect_room(handles, self.allocations, _most_nbytes(device))
+        except OutOfMemoryError:
+            self.take_back()
+            raise
+
+    def take_back(self) -> None:
+        """Let go of what the message keeps, since it will not be sent."""
+        table = node.current().table_if_any
+        given, self.given = self.given, []
+        self.allocations = {}
+        for handle in given:
+            if table is not None:
+                table.take_open(handle)
+
+
+_UNREFERENCED: Final = 2  # references to an object that nothing else refers to, with the argument itself
+
+
+class _Here(threading.local):
+    """The message that this thread is pickling, or has pickled last."""
+
+    message: _Message | None = None
+
+
+_here = _Here()
+
+
+def _message() -> _Message:
+    found = _here.message
+    if found is None or not found.goes_on():
+        found = _here.message = _Message()
+    return found
+
+
+def reduced(arguments: object) -> None:
+    """Record that a pickler is about to write these arguments. If they are written, it refers to them until `dump` has
+    returned.
+    """
+    found = _here.message
+    if found is not None:
+        found.arguments = arguments
+
+
+@contextmanager
+def message() -> Generator[None]:
+    """Treat everything that is pickled in the block as one message. If the block raises, no part of the message waits
+    any more.
+    """
+    outer = _here.message
+    inner = _here.message = _Message(open_=True)
+    try:
+        yield
+    except BaseException:
+        inner.take_back()
+        raise
+    finally:
+        inner.open = False
+        _here.message = outer
+
+
+# --- exports
 
 
 class Implicit:
@@ -99,23 +196,32 @@ class Pickled:
     # since the garbage collector may run inside.
     lock: ClassVar[Any] = threading.RLock()
 
-    __slots__ = ("_end", "_limits", "handle")
+    __slots__ = ("_end", "_grace", "handle")
 
     def __init__(self, handle: Handle) -> None:
         self.handle: Handle = handle
-        self._limits = [0, 0]
-        self._end = End(_outlive, handle, self._limits)
+        self._grace = [0]
+        self._end = End(_outlive, handle, self._grace)
 
     def sent(self, device: Device) -> Handle | None:
-        """Return the handle for one more pickle, or None if its export has ended because the program called `put`."""
-        self._limits[:] = _grace(), _most_nbytes(device)
-        return self.handle if node.left() or node.current().table().give_open(self.handle) else None
+        """Return the handle for one more pickle, or None if its export has ended because the program called `put`.
+        Raises `OutOfMemoryError` if pickles that nobody has opened keep too much.
+        """
+        self._grace[0] = _grace()
+        if node.left():
+            return self.handle
+        message = _message()
+        message.add(device, [self.handle])
+        if not node.current().table().give_open(self.handle):
+            return None
+        message.given.append(self.handle)
+        return self.handle
 
 
-def _outlive(handle: Handle, limits: list[int]) -> None:
+def _outlive(handle: Handle, grace: list[int]) -> None:
     table = node.current().table_if_any
     if table is not None:
-        table.outlive([handle], *limits)
+        table.outlive([handle], grace[0])
 
 
 def hope_for(slot: Slot) -> None:
@@ -128,17 +234,18 @@ def hope_for(slot: Slot) -> None:
 
 def sent(made: dict[Device, list[Handle]], opens: int) -> None:
     """Record that these handles were made for one pickle alone, which may be opened `opens` times. The handles are
-    treated as if their objects had died.
+    treated as if their objects had died. Raises `OutOfMemoryError` if pickles that nobody has opened keep too much.
     """
     if node.left():
         return
-    # First, since the variables may hold nonsense.
-    limits = {device: (_grace(), _most_nbytes(device)) for device in made}
+    grace = _grace()  # first, since the variable may hold nonsense
     table = node.current().table()
     for device, handles in made.items():
+        _message().add(device, handles)
+    for handles in made.values():
         for handle in handles * opens:
             table.give_open(handle)
-        table.outlive(handles, *limits[device])
+        table.outlive(handles, grace)
 
 
 def taken_back(made: dict[Device, list[Handle]]) -> None:

@@ -35,6 +35,7 @@ from xpushare.arrays.description import Located
 from xpushare.arrays.share import opens_argument, pickle_arrays
 from xpushare.common.elements import as_dtype
 from xpushare.core.memory import Range, prepared_by
+from xpushare.core.pickles import message as pickle_message
 from xpushare.core.pickles import sent as pickle_sent
 from xpushare.core.pickles import taken_back
 from xpushare.core.resources import Allocation
@@ -445,22 +446,24 @@ def _dump(self: Any, obj: Any) -> None:
     plain: Any = super(ForkingPickler, self)
     outer = _current.run
     run = _current.run = None if file is None else _Run()
-    try:
-        if file is None or run is None:  # a pickler that was made before `install`
-            plain.dump(obj)
-            return
-        file.begin()
+    if file is None or run is None:  # a pickler that was made before `install`
         try:
             plain.dump(obj)
         finally:
-            chunks = file.end()
-    finally:
-        _current.run = outer
+            _current.run = outer
+        return
     made: dict[Device, list[Handle]] = {}
     try:
-        ahead = run.ahead(made) if run.messages else b""
-        for chunk in (ahead, *chunks) if ahead else chunks:
-            file.write(chunk)
+        with pickle_message():
+            file.begin()
+            try:
+                plain.dump(obj)
+            finally:
+                chunks = file.end()
+                _current.run = outer
+            ahead = run.ahead(made) if run.messages else b""
+            for chunk in (ahead, *chunks) if ahead else chunks:
+                file.write(chunk)
     except BaseException:
         taken_back(made)
         raise

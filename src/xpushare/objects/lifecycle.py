@@ -12,7 +12,7 @@ from xpushare._native import ObjectBase, held_by, hold, pickle_of, set_pickle, u
 from xpushare.common.errors import ForkError, InvalidArgumentError, XpuShareError
 from xpushare.core.declare import misused
 from xpushare.core.memory import FORK_ADVICE
-from xpushare.core.pickles import Pickled, Unopened, anew, forwards
+from xpushare.core.pickles import Pickled, Unopened, anew, forwards, reduced
 
 if TYPE_CHECKING:
     from xpushare._device import Context, Device
@@ -133,7 +133,11 @@ class Holder(ObjectBase, Closable, Generic[S]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         held = held_by(self)
-        return held.pickle if isinstance(held, Unopened) else self._reduce()
+        if isinstance(held, Unopened):
+            return held.pickle
+        found = self._reduce()
+        reduced(found[1])
+        return found
 
     def _reduce(self) -> tuple[Any, ...]:
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")

@@ -86,5 +86,5 @@ REASONS: Final = {
     REASON_OPENS: "its opens are used up. Share the array again, or with a larger opens=",
     REASON_TTL: "its ttl has passed. Share the array again, or with a longer ttl=",
     REASON_PICKLE: "the object behind it was closed, and the pickle has been opened once or waited too long "
-    "(XPUSHARE_PICKLE_GRACE, XPUSHARE_PICKLE_BYTES): keep what you pickle alive until the receiver has opened it",
+    "(XPUSHARE_PICKLE_GRACE): keep what you pickle alive until the receiver has opened it",
 }

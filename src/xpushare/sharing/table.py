@@ -26,10 +26,11 @@ from xpushare.common.errors import (
     doing,
     from_os_error,
 )
+from xpushare.common.sizes import readable
 from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Fields, Handle, fields_of, pack
 
-__all__ = ["Exported", "Table", "deadline_in", "labels"]
+__all__ = ["Allocations", "Exported", "Table", "deadline_in", "labels"]
 
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is remembered, for messages and for a later `put`
@@ -57,11 +58,22 @@ def deadline_in(nanoseconds: int) -> int:
     return time.monotonic_ns() + nanoseconds
 
 
-class _Waiting(NamedTuple):
-    """An upper estimate of the size and the number of a device's pickles that wait for their first open."""
+class _Held(NamedTuple):
+    """What a pickle keeps of one allocation until it is opened."""
 
     nbytes: int
-    number: int
+    fds: int
+
+
+Allocations = dict[tuple[bytes, int], _Held]
+"""Allocations that pickles keep, by the device's names in handles and the serial number."""
+
+
+def _too_much(before: int, more: int, most: int) -> bool:
+    """Return whether a message that keeps `more` has to be refused, because earlier ones keep `before`. A message that
+    is larger than the limit is accepted as long as the earlier ones are within it.
+    """
+    return before + more > most and (more <= most or before > most)
 
 
 @final
@@ -83,7 +95,6 @@ class Table:
         "_devices",
         "_ending",
         "_entries",
-        "_expired_pickles",
         "_fd",
         "_given",
         "_lingering",
@@ -95,6 +106,7 @@ class Table:
         "_serving",
         "_view",
         "_waiting",
+        "_waiting_fds",
         "address",
         "cookie",
         "domain",
@@ -111,11 +123,12 @@ class Table:
         self._ending: OrderedDict[int, Exported] = (
             OrderedDict()
         )  # exports that end by themselves: counted, with a ttl, or of dead objects
-        self._waiting: dict[bytes, _Waiting] = {}  # by device
+        # At least what pickles keep that wait for their first open: bytes by device, and descriptors.
+        self._waiting: dict[bytes, int] = {}
+        self._waiting_fds = 0
         self._lost: set[int] = set()  # generations
         self._lost_told = False
         self._given: dict[int, _Given] = {}  # handles that were given to `publish`, by generation
-        self._expired_pickles = 0
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
         # Ordered dicts, since finding the first item of a plain dict gets slower with each item removed before it.
         self._put: OrderedDict[int, int] = OrderedDict()  # generation -> reason, for the exporter's own message
@@ -438,15 +451,79 @@ class Table:
         """
         return self._entries.give_open(fields_of(handle), deadline_in(grace))
 
-    def outlive(self, handles: Sequence[Handle], grace: int, most_nbytes: int) -> None:
-        """Record that the objects behind pickles of one device's memory have died.
+    def take_open(self, handle: Handle) -> None:
+        """Take back an open that `give_open` has given, for a pickle that is not sent. Has no effect if the export has
+        ended, or a process has opened it.
+        """
+        with self._lock:
+            found = self._entries.find(fields_of(handle))
+            if found is not None:
+                self.domain.take_open(found.entry)
 
-        A pickle that nobody has opened yet stays valid for `grace` nanoseconds, unless such pickles hold more than
-        `most_nbytes` of the device. A process that has opened such a pickle may still pass it on.
+    def expect_room(self, handles: Sequence[Handle], message: Allocations, most_nbytes: int) -> None:
+        """Count what a message keeps that is being pickled, until it is opened. `handles` are of one device. `message`
+        has what the message keeps so far, and is updated.
+
+        Raises `OutOfMemoryError` if other pickles wait for their first open, and all together keep more than
+        `most_nbytes` of the device, or more than half of the descriptors that this process may have. An allocation
+        counts once, however many pickles keep it.
+        """
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most_fds = sys.maxsize if limit == resource.RLIM_INFINITY else limit // 2
+        ended: list[Any] = []
+        with self._lock:
+            new: Allocations = {}
+            for handle in handles:
+                fields = fields_of(handle)
+                found = self._entries.find(fields)
+                if found is not None and found.nbytes and (fields.names, fields.object) not in message:
+                    new[fields.names, fields.object] = _Held(found.nbytes, found.fds)
+            if not new:
+                return
+            device = next(iter(new))[0]
+            nbytes = self._waiting.get(device, 0) + sum([each.nbytes for each in new.values()])
+            fds = self._waiting_fds + sum([each.fds for each in new.values()])
+            if nbytes > most_nbytes or fds > most_fds:
+                ended += self._sweep(len(self._ending) + 1, len(self._lingering) + 1)
+                nbytes, fds = self._room(device, {**message, **new}, most_nbytes, most_fds)
+            self._waiting[device], self._waiting_fds = nbytes, fds
+            message.update(new)
+        del ended  # released outside the lock, since that may call this table
+
+    def _room(self, device: bytes, message: Allocations, most_nbytes: int, most_fds: int) -> tuple[int, int]:
+        """Return how many bytes of the device, and how many descriptors, a message and all other pickles keep that wait
+        for their first open. Raises `OutOfMemoryError` if that is too much.
+        """
+        others: Allocations = {}
+        for each in self._ending.values():
+            fields = fields_of(each.handle)
+            if each.outlives and each.nbytes and self.domain.opens_left(each.entry):
+                others[fields.names, fields.object] = _Held(each.nbytes, each.fds)
+        for known in message:
+            others.pop(known, None)
+        before = sum([held.nbytes for (names, _), held in others.items() if names == device])
+        before_fds = sum([held.fds for held in others.values()])
+        more = sum([held.nbytes for (names, _), held in message.items() if names == device])
+        more_fds = sum([held.fds for held in message.values()])
+        if _too_much(before, more, most_nbytes):
+            raise OutOfMemoryError(
+                f"this message is not pickled: it would keep {readable(more)} of the device until it is opened, and "
+                f"earlier pickles that nobody has opened yet keep {readable(before)}. At most {readable(most_nbytes)} "
+                "are kept. Send less at a time (a queue with maxsize=), or raise XPUSHARE_PICKLE_BYTES"
+            )
+        if _too_much(before_fds, more_fds, most_fds):
+            raise OutOfMemoryError(
+                f"this message is not pickled: it would keep {more_fds} file descriptors until it is opened, and "
+                f"earlier pickles that nobody has opened yet keep {before_fds}. At most {most_fds} are kept, half of "
+                "`ulimit -n`. Send less at a time (a queue with maxsize=), or raise `ulimit -n`"
+            )
+        return before + more, before_fds + more_fds
+
+    def outlive(self, handles: Sequence[Handle], grace: int) -> None:
+        """Record that the objects behind pickles have died. A pickle that nobody has opened yet stays valid for `grace`
+        nanoseconds. A process that has opened such a pickle may still pass it on.
         """
         over: list[Exported] = []
-        waiting: list[Exported] = []
-        dropped: list[Any] = []
         found: Exported | None = None
         with self._lock:
             for handle in handles:
@@ -458,64 +535,15 @@ class Table:
                     found.outlives = True
                     self._entries.set_deadline(found, deadline_in(grace if waits else 0))
                     self._ending[found.generation] = found
-                    if waits and found.nbytes:
-                        waiting.append(found)
+                    if waits and found.nbytes:  # counted again, since `_room` counts no pickles of living objects
+                        device = fields_of(handle).names
+                        self._waiting[device] = self._waiting.get(device, 0) + found.nbytes
+                        self._waiting_fds += found.fds
                 else:
                     self._end(found, layout.REASON_FREED)
                     over.append(found)
-            if waiting:
-                dropped = self._make_room(waiting, most_nbytes)
-            expired = len(dropped)
-            dropped += self._sweep_for(len(over)) if over else self._sweep(_OUTLIVED_TRIES)
-        del dropped, waiting, over, found  # released outside the lock, since that may call this table
-        if expired:
-            self._tell_expired(expired)
-
-    def _make_room(self, newest: list[Exported], most_nbytes: int) -> list[Any]:
-        """End a device's oldest pickles that wait for their first open, if they hold too much memory.
-
-        An allocation counts once, however many pickles hold it. The newest pickles, which were made together, are
-        always allowed.
-        """
-        device = fields_of(newest[0].handle).names
-        fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold a descriptor
-        before = self._waiting.get(device, _Waiting(0, 0))
-        estimate = _Waiting(before.nbytes + sum([each.nbytes for each in newest]), before.number + len(newest))
-        self._waiting[device] = estimate
-        if estimate.nbytes <= most_nbytes and estimate.number <= most_number:
-            return []
-        stay = {fields_of(each.handle).object for each in newest}
-        waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
-        for each in sorted(self._ending.values(), key=lambda each: each.deadline):
-            waits = each.outlives and fields_of(each.handle).names == device
-            if waits and each.nbytes and self.domain.opens_left(each.entry):
-                waiting.setdefault(fields_of(each.handle).object, []).append(each)
-        nbytes = sum(each[0].nbytes for each in waiting.values())
-        number = sum(map(len, waiting.values()))
-        ended: list[Any] = []
-        for serial, pickles in waiting.items():
-            if nbytes <= most_nbytes and number <= most_number:
-                break
-            if serial not in stay and not any(self.domain.holders(each.entry) for each in pickles):
-                for each in pickles:
-                    self._end(each, layout.REASON_PICKLE)
-                ended += pickles
-                nbytes -= pickles[0].nbytes
-                number -= len(pickles)
-        self._waiting[device] = _Waiting(nbytes, number)
-        return ended
-
-    def _tell_expired(self, count: int) -> None:
-        before, self._expired_pickles = self._expired_pickles, self._expired_pickles + count
-        if before.bit_length() != self._expired_pickles.bit_length():  # each time that there are twice as many
-            import logging
-
-            logging.getLogger("xpushare").warning(
-                "%d pickles that nobody had opened have expired, the oldest first, since they held too much: "
-                "XPUSHARE_PICKLE_BYTES bytes of a device and half of `ulimit -n` are the most",
-                self._expired_pickles,
-            )
+            dropped = self._sweep_for(len(over)) if over else self._sweep(_OUTLIVED_TRIES)
+        del dropped, over, found  # released outside the lock, since that may call this table
 
     def wait_for_pickles(self, deadline: float) -> None:
         """Wait until each pickle of this process has been opened or has expired, at most until `deadline`, in seconds
