@@ -209,6 +209,66 @@ def test_what_a_dead_process_left() -> None:
         assert not rows_of(exporter.pid)
 
 
+def channel_of(pids: set[int]) -> list[dict[str, Any]]:
+    """The rows of a channel's slots that these processes export or have open."""
+    rows = [dict(row) for row in xs.shares() if pids & {row["exporter"], *row["importers"]}]
+    return [row for row in rows if row["nbytes"] >= NBYTES]
+
+
+def join_channel(name: str, make: bool) -> None:
+    channel = xs.Channel.create(name, NBYTES, "u1", slots=4) if make else xs.Channel.open(name, timeout=30)
+    kept["channel"] = channel
+
+
+def test_memory_that_several_processes_export_is_one_row_and_counts_once() -> None:
+    """It is left by nobody as long as one of them lives."""
+    with Child() as maker, Child() as reader, Child() as other:
+        for each in (maker, reader, other):
+            each.call(join_channel, "counted", each is maker)
+        pids = {maker.pid, reader.pid, other.pid}
+        (row,) = channel_of(pids)
+        assert (row["state"], row["exporter"], row["handles"]) == ("shared", maker.pid, 3)
+        assert sorted(row["importers"]) == sorted(pids - {maker.pid})
+        done = ls("--pid", str(reader.pid))
+        assert done.returncode == 0
+        assert f", {readable(sum(each['nbytes'] for each in both(reader.pid)))}\n" in done.stdout
+        maker.kill()
+        (row,) = channel_of(pids)
+        assert (row["state"], row["handles"]) == ("shared", 2)
+        assert sorted([row["exporter"], *row["importers"]]) == sorted(pids - {maker.pid})
+        assert ls("--pid", str(reader.pid)).returncode == 0
+
+
+def both(pid: int) -> list[dict[str, Any]]:
+    return [dict(row) for row in xs.shares() if pid == row["exporter"] or pid in row["importers"]]
+
+
+def share_two() -> str:
+    kept["tree"] = {"a": xs.zeros(NBYTES, "u1"), "b": xs.zeros(NBYTES, "u1")}
+    kept["handle"] = xs.share(kept["tree"])
+    return str(kept["handle"])
+
+
+def own(text: str, only: list[str] | None) -> None:
+    kept["owned"] = xs.attach(text, own=True, only=only)
+    kept["again"] = xs.share(kept["owned"])
+
+
+@pytest.mark.parametrize("only", [None, ["b"]])
+def test_owned_memory_counts_once(only: list[str] | None) -> None:
+    with Child() as exporter, Child() as owner:
+        owner.call(own, exporter.call(share_two), only)
+        pids = {exporter.pid, owner.pid}
+        rows = channel_of(pids)
+        assert {row["exporter"] for row in rows} == {exporter.pid}
+        assert sum(row["nbytes"] for row in rows) < 2.5 * NBYTES
+        exporter.kill()
+        rows = channel_of(pids)
+        assert "shared" in {row["state"] for row in rows}
+        assert {row["exporter"] for row in rows if row["state"] == "shared"} == {owner.pid}
+        owner.kill()
+
+
 def test_what_importers_that_died_had_open_counts_no_more(exporter: Child) -> None:
     handles = exporter.call(export_all)
     with Child() as importer:

@@ -1,9 +1,9 @@
 """List what the processes of this user share: objects, sizes, devices, exporters, importers and ages.
 
 The command looks into every process of this user through /proc, and changes nothing. An object is `shared` if a handle
-can open it. It is `withdrawn` if no handle opens it any more, but importers still have it open. It is `LEFT` if its
-exporter has died. Such an object is freed when its last importer closes it or exits. The exit status is 1 if a process
-has died and left an object behind, or if no process has the pid of --pid.
+can open it. It is `withdrawn` if no handle opens it any more, but importers still have it open. It is `LEFT` if, in
+addition, every process that exported it has died. Memory that several processes export, such as that of a channel, is
+listed and counted once. The exit status is 1 if an object is LEFT, or if no process has the pid of --pid.
 """
 
 from __future__ import annotations
@@ -197,11 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
     if left:
         size = readable(sum(row["nbytes"] for row in left))
         what = "1 of them, {}, was" if len(left) == 1 else f"{len(left)} of them, {{}}, were"
-        print(
-            wrapped(
-                "", f"{what.format(size)} left by dead processes: they go when their importers close them or end", 4
-            )
-        )
+        print(wrapped("", f"{what.format(size)} left by dead processes: freed once no process has them open", 4))
     if found.unread:
         listed = ", ".join(f"pid {each.pid} ({each.name})" for each in found.unread[:_LISTED])
         more = len(found.unread) - _LISTED

@@ -61,8 +61,8 @@ PAYLOAD_NBYTES: Final = ENTRY_NBYTES - LAYOUT["entry.payload"]
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
 OBJECT_AT: Final = LAYOUT["entry.object"]
 BRIEF: Final = _struct(  # the fields that an overview needs
-    "entry", "generation", "retired", "kind", "slot", "object", "nbytes", "exposed_nbytes", "device", "since",
-    nbytes=ENTRY_NBYTES,
+    "entry", "generation", "retired", "kind", "slot", "object", "nbytes", "exposed_nbytes", "inode", "offset", "device",
+    "since", nbytes=ENTRY_NBYTES,
 )  # fmt: skip
 ENTRY: Final = _struct("entry", *(field for field in STRUCTS["entry"] if field != "since"))
 

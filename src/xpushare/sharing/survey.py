@@ -32,20 +32,22 @@ _ATTACHED: Final = 1
 
 
 class Row(TypedDict):
-    """An object that is shared, or one that is no longer shared but that some process still has open.
+    """An object that is shared, or one that is no longer shared but that some process still has open. Memory that
+    several processes export, such as that of a channel or of an owner, is one row.
 
     Attributes:
         kind: `memory`, `physical_memory` or `event`.
         state: `shared` if handles exist that open it. `withdrawn` if none exist, but importers have it open. `left` if,
-            in addition, its exporter has died.
+            in addition, every process that exported it has died.
         nbytes: The size of the memory, or 0 for an event.
         published_nbytes: How many bytes are published under `names`, or None.
         backend: The device's backend.
         device: The device's uuid.
-        exporter: The exporter's pid. For a process that is dead, or in a PID namespace that cannot be seen from here,
-            it is the pid that the process recorded.
+        exporter: The exporter's pid. If several living processes export the memory, it is the one that has done so for
+            longest. For a process that is dead, or in a PID namespace that cannot be seen from here, it is the pid that
+            the process recorded.
         exporter_name: The exporter's program, or None if it is dead.
-        importers: The pids of the importers, and 0 for each process that cannot be seen from here.
+        importers: The pids of all other processes that have it open, and 0 for each that cannot be seen from here.
         handles: How many handles of the object can be opened.
         names: The names under which it is published.
         label: The label that its exporter gave it, or an empty string.
@@ -95,7 +97,17 @@ class _Open(NamedTuple):
     fd: int
 
 
+class _Piece(NamedTuple):
+    """A range of a file, in memory. Two exports of the same file have the same inode."""
+
+    kind: str
+    inode: int
+    begin: int
+    end: int
+
+
 _Found = dict[int, list[_Open]]  # by inode
+_Pieces = list[tuple[Row, _Piece | None]]  # None for an object that no file identifies
 # Names and the sizes of their objects in bytes, by the cookie of the table, the entry's number and its generation.
 _Names = Mapping[tuple[bytes, int, int], tuple[str, int]]
 
@@ -288,13 +300,14 @@ def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
     return max(value, newest) if word & layout.SLOT_INSTANT else value, newest
 
 
-def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
+def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> _Pieces:
     """Return the objects that a table shares, and the ended exports that importers still have open."""
     pid = members.pid(_EXPORTER)
     alive = pid is not None
     who = _name(pid) if pid else None
     now = int(time.time())
     rows: dict[tuple[str, int], Row] = {}
+    pieces: dict[tuple[str, int], _Piece | None] = {}
     device_of = functools.cache(functools.partial(_device, table))
     size = layout.HOLDER_NBYTES
     nobody = bytes(size)
@@ -311,7 +324,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
             gone = changed(chunk, later) if later != chunk else ()
             held = masks != bytes(len(masks))
             for number, entry in enumerate(_entries(chunk)):
-                generation, retired, kind, slot, serial, nbytes, exposed, device, since = entry
+                generation, retired, kind, slot, serial, nbytes, exposed, inode, offset, device, since = entry
                 if not (generation or retired) or kind not in KINDS or nbytes > exposed:
                     continue
                 mask = masks[number * size : (number + 1) * size] if held else nobody
@@ -325,6 +338,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                 row = rows.get(key)
                 if row is None:
                     backend, device_uuid = device_of(device)
+                    pieces[key] = _Piece(name, inode, offset, offset + nbytes) if inode and name != "event" else None
                     row = rows[key] = {
                         "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes,
                         "published_nbytes": None, "backend": backend, "device": device_uuid,
@@ -347,10 +361,50 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                         row["label"] = row["label"] or _label(table, first + number, generation)
                 if importers:
                     row["importers"] += [each for each in importers if not each or each not in row["importers"]]
-    return list(rows.values())
+    return [(row, pieces[key]) for key, row in rows.items()]
 
 
-def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> list[Row]:
+_STATES: Final = ("shared", "withdrawn", "left")
+
+
+def _merged(found: _Pieces) -> list[Row]:
+    """Return the rows, with one row for each piece of memory, however many processes export it or a part of it."""
+    rows = [row for row, piece in found if piece is None]
+    pieces = [(piece, row) for row, piece in found if piece is not None]
+    pieces.sort(key=lambda each: (each[0].kind, each[0].inode, each[0].begin, -each[0].end, *_precedence(each[1])))
+    whole: _Piece | None = None
+    for piece, row in pieces:
+        if whole is not None and piece[:2] == whole[:2] and piece.end <= whole.end:
+            _join(rows[-1], row)
+        else:
+            whole = piece
+            rows.append(row)
+    return rows
+
+
+def _precedence(row: Row) -> tuple[bool, int, int]:
+    """Return a sort key, which puts living exporters first, then the oldest."""
+    return row["state"] == "left", -(row["age"] or 0), row["exporter"]
+
+
+def _join(row: Row, other: Row) -> None:
+    """Add to a row what another row says about the same memory, or about a part of it."""
+    if row["state"] == "left" and other["state"] != "left":
+        row["exporter"], row["exporter_name"] = other["exporter"], other["exporter_name"]
+    exporters = [other["exporter"]] if other["state"] != "left" else []
+    row["state"] = min(row["state"], other["state"], key=_STATES.index)
+    more = (each for each in (*exporters, *other["importers"]) if not each or each not in row["importers"])
+    row["importers"] = [each for each in (*row["importers"], *dict.fromkeys(more)) if each != row["exporter"]]
+    row["handles"] += other["handles"]
+    row["names"] += [each for each in other["names"] if each not in row["names"]]
+    row["label"] = row["label"] or other["label"]
+    if other["published_nbytes"] is not None:
+        row["published_nbytes"] = max(row["published_nbytes"] or 0, other["published_nbytes"])
+    if other["age"] is not None:
+        row["age"] = max(row["age"] or 0, other["age"])
+
+
+def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> _Pieces:
     """Return the rows of one table, or none if it is not a table or is of another version."""
     table = _reopen(opens, inode, layout.TABLE_NBYTES)
     if table is None:
@@ -364,7 +418,7 @@ def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> lis
             f"its table of exports has version {version}, and this is version {layout.TABLE_VERSION}"
         )
 
-    def read() -> list[Row]:
+    def read() -> _Pieces:
         return _with_commons(table.number, cookie, claimed, other, commons.get(other, []), names)
 
     # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So if we are
@@ -380,7 +434,7 @@ def _own(inode: int) -> int | None:
     return mine[inode][0].fd if inode in mine else None
 
 
-def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: list[_Open], names: _Names) -> list[Row]:
+def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: list[_Open], names: _Names) -> _Pieces:
     mine = _own(inode)
     others = None if mine is not None else _reopen(opens, inode, layout.COMMONS_NBYTES)
     fd = mine if others is None else others.number
@@ -417,10 +471,11 @@ def _survey(names: _Names) -> Survey:
                 unread.append(Unread(pid, _name(pid) or "?", error.strerror or str(error)))
         except OSError as error:
             _expect_resources(error)  # otherwise the process has ended
-    rows: list[Row] = []
+    found: _Pieces = []
     for inode, opens in tables.items():
         with skipping(f"what process {opens[0].pid} shares"):
-            rows += _read(inode, opens, commons, names)
+            found += _read(inode, opens, commons, names)
+    rows = _merged(found)
     rows.sort(key=itemgetter("nbytes"), reverse=True)
     rows.sort(key=itemgetter("exporter", "kind"))  # of those alike, the largest first as before
     return Survey(rows, sorted(unread))
