@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from xpushare import _native
 from xpushare._native import CONSTANTS
+from xpushare.common.elements import expect_numpy
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
@@ -235,7 +236,9 @@ def _scalar(x: list[Any]) -> Any:
             if len(content) == itemsize:
                 import numpy
 
-                return numpy.ndarray((), build_dtype(described, itemsize), content)[()]
+                dtype = build_dtype(described, itemsize)
+                expect_numpy(dtype)
+                return numpy.ndarray((), dtype, content)[()]
         case _:
             pass
     raise _no_tree(x)

@@ -11,7 +11,16 @@ from xpushare import adapters
 from xpushare._device import Device
 from xpushare._native import Span, fill
 from xpushare.arrays import description
-from xpushare.common.elements import as_dtype, as_shape, c_strides, check_dtype, distinct, extent
+from xpushare.common.elements import (
+    as_dtype,
+    as_shape,
+    c_strides,
+    check_dtype,
+    distinct,
+    dtype_words,
+    expect_numpy,
+    extent,
+)
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
 from xpushare.common.sizes import readable
 from xpushare.core import memory
@@ -19,7 +28,16 @@ from xpushare.core import queue as queues
 from xpushare.core.declare import public
 from xpushare.core.labels import label_argument, labels
 from xpushare.core.ordering import work_on
-from xpushare.objects.array import Memory, SharedArray, array_of, bytes_of, covered_by, described, order_before
+from xpushare.objects.array import (
+    Memory,
+    SharedArray,
+    array_of,
+    bytes_of,
+    covered_by,
+    described,
+    host_array,
+    order_before,
+)
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.lifecycle import use
 from xpushare.objects.queue import Queue
@@ -80,7 +98,7 @@ def new_array(
     try:
         found = memory.allocate(kind, max(nbytes, 1), device, None, isolated, small)
     except OutOfMemoryError as error:
-        what = f"{readable(nbytes)} (shape {shape}, {dtype}) on {device}"
+        what = f"{readable(nbytes)} (shape {shape}, {dtype_words(dtype)}) on {device}"
         why = os.strerror(errno.ENOMEM) if error.native == errno.ENOMEM and device.backend == adapters.HOST else error
         raise OutOfMemoryError(f"cannot allocate {what}: {why}", result=error.result, native=error.native) from error
     if not nbytes:
@@ -225,7 +243,7 @@ def copy_of(array: Any, found: description.Described | None, stream: Any) -> tup
     if lies_on_host(array, found):
         values = host_view(array, found)
         target = new_array(values.shape, values.dtype, Device(f"{adapters.HOST}:0"))
-        numpy.copyto(numpy.asarray(target), values)
+        numpy.copyto(host_array(target), values)
         return whole(target), target.nbytes
     source = spanned(array, found)
     if found is not None and not is_gapless(source):
@@ -249,7 +267,7 @@ def host_view(array: Any, found: description.Described | None) -> Any:
     import numpy
 
     if found is None:
-        return numpy.asarray(array)
+        return host_array(array)
     low, high = extent(found.shape, found.strides, found.itemsize)
     description.expect_readable(array, found, low, high)
     base: Any = Span(found.address + low, high - low, True, array)
@@ -438,6 +456,10 @@ def _converted(x: Any, values: Any, dtype: Any) -> Any:
     """
     import numpy
 
+    given = getattr(values, "dtype", None)
+    for each in (given, dtype) if dtype is not None and dtype != given else ():
+        if isinstance(each, numpy.dtype):
+            expect_numpy(each)  # it cannot convert others
     try:
         return numpy.asarray(values, dtype)
     except (ValueError, TypeError, OverflowError) as error:
@@ -470,7 +492,7 @@ def _store(values: Any, target: SharedArray) -> None:
 
     covered, _ = covered_by(target)
     if covered.allocation.host_accessible:
-        numpy.copyto(numpy.asarray(target), values)
+        numpy.copyto(host_array(target), values)
     elif target.nbytes:
         stage = memory.allocate("host", target.nbytes, target.device, None)
         base: Any = Span(stage.address, target.nbytes, False, stage.hold()[0])

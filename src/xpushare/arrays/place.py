@@ -35,7 +35,7 @@ from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentErro
 from xpushare.core import memory
 from xpushare.core.ordering import current_work, finish, work_on
 from xpushare.core.resources import Allocation
-from xpushare.objects.array import array_of, unsettled
+from xpushare.objects.array import array_of, host_array, unsettled
 from xpushare.objects.lifecycle import use
 from xpushare.objects.message import NDIM_MAX, ONE_ARRAY
 from xpushare.objects.queue import Queue
@@ -477,7 +477,7 @@ class Placing(Leaves):
                 )
                 target = array_of(place, view.shape, view.dtype, strides, first + at)
                 if not whole_copied:
-                    copy_elements(numpy.asarray(target), host_view(each.array, each.found))
+                    copy_elements(host_array(target), host_view(each.array, each.found))
                 self._put(each.at, whole(target), self._work(self._private, None, target.device))
             self.copied += group.nbytes
 

@@ -31,12 +31,12 @@ from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.channels.geometry import WRITERS_MOST
 from xpushare.channels.survey import surveyed
-from xpushare.common.elements import as_dtype, c_strides, check_dtype
+from xpushare.common.elements import as_dtype, c_strides, check_dtype, dtype_words, stand_in_name
 from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgumentError, PeerLostError
 from xpushare.core import memory
 from xpushare.core.declare import public
 from xpushare.core.pickles import Implicit
-from xpushare.objects.array import SharedArray, array_of
+from xpushare.objects.array import SharedArray, array_of, host_array
 from xpushare.objects.lifecycle import Advised, advise
 
 if TYPE_CHECKING:
@@ -107,8 +107,9 @@ class End(ChannelEnd):
 
     @property
     def plain(self) -> bool:
-        """Whether the channel's frames are host arrays of one shape and dtype."""
-        return self.points is None and self.geometry.dtype is not None
+        """Whether the channel's frames are host arrays of one shape, and of a dtype that NumPy has."""
+        dtype = self.geometry.dtype
+        return self.points is None and dtype is not None and stand_in_name(dtype) is None
 
     def whole(self, slot: int, order: Any) -> SharedArray:
         """Return an array over a slot. It has the shape and dtype of the channel's frames or, if the channel fixes
@@ -124,9 +125,13 @@ class End(ChannelEnd):
         return made
 
     def view(self, slot: int) -> Any:
-        """Return a NumPy array over a slot of a `plain` channel. The first call makes the arrays of all slots."""
+        """Return a NumPy array over a slot of a channel whose frames are host arrays of one shape and dtype. The first
+        call makes the arrays of all slots.
+        """
         arrays = self.arrays
         if arrays is None:
+            if not self.plain:
+                return host_array(self.whole(slot, None))
             import numpy
 
             arrays = [numpy.asarray(self.whole(each, None)) for each in range(self.geometry.count)]
@@ -318,13 +323,13 @@ def prepared(end: End, array: Any) -> Any:
 
         values = numpy.asarray(array)
     if values.shape != geometry.shape or values.dtype != geometry.dtype:
-        given = type(array).__name__ if values.dtype == object else f"{values.shape} {values.dtype}"
+        given = type(array).__name__ if values.dtype == object else f"{values.shape} {dtype_words(values.dtype)}"
         if values.shape == geometry.shape and values.dtype != object:
-            advice = f"convert it by np.asarray(x, {str(geometry.dtype)!r})"
+            advice = f"convert it by np.asarray(x, {dtype_words(geometry.dtype)!r})"
         else:
             advice = "pass an array of that shape, or create the channel with nbytes=, for any shape and dtype"
         raise InvalidArgumentError(
-            f"frames of this channel are {geometry.shape} {geometry.dtype}, not {given}: {advice}"
+            f"frames of this channel are {geometry.shape} {dtype_words(geometry.dtype)}, not {given}: {advice}"
         )
     check_dtype(values.dtype)  # two that differ in their metadata are equal
     return values

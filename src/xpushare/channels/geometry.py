@@ -13,7 +13,7 @@ from xpushare._device import Device
 from xpushare.adapters import HOST
 from xpushare.channels.crews import Crew
 from xpushare.channels.frames import TEXT_NBYTES
-from xpushare.common.elements import as_dtype, as_shape, check_dtype
+from xpushare.common.elements import as_dtype, as_shape, check_dtype, dtype_words
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.common.foreign import printable
 from xpushare.objects.dtypes import build_dtype, describe_dtype
@@ -162,7 +162,7 @@ def wanted(
 
 
 def _frames(found: Geometry) -> str:
-    return f"nbytes={found.numbers[0]}" if found.dtype is None else f"{found.shape} {found.dtype}"
+    return f"nbytes={found.numbers[0]}" if found.dtype is None else f"{found.shape} {dtype_words(found.dtype)}"
 
 
 def describe(found: Geometry) -> str:

@@ -19,10 +19,14 @@ __all__ = [
     "check_dtype",
     "distinct",
     "dlpack_type",
+    "dtype_words",
+    "expect_numpy",
     "extent",
     "in_elements",
     "memoryview_format",
     "named_by_typestr",
+    "named_elements",
+    "stand_in_name",
 ]
 
 _DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
@@ -37,6 +41,13 @@ DLPACK_NAMED: Final = {
     "float8_e5m2fnuz": (13, 8),
     "float8_e8m0fnu": (14, 8),
 }
+# What ml_dtypes adds to NumPy's types, each with the size of an element.
+_ML_DTYPES: Final = {
+    **{name: bits // 8 for name, (_, bits) in DLPACK_NAMED.items()},
+    **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), 1),
+    **dict.fromkeys(("int1", "int2", "int4", "uint1", "uint2", "uint4"), 1),
+}
+_STAND_IN: Final = "ml_dtypes:"  # begins the name of a stand-in's only field
 _MOST_DIMENSIONS: Final = 64  # the limit of NumPy and of PEP 3118
 _MOST_ELEMENTS: Final = 1 << 47
 _LISTS: Final = (tuple, list)  # a tuple, since `tuple | list` would create a union at each use
@@ -116,28 +127,61 @@ def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def as_dtype(dtype: Any) -> Any:
-    """Return the NumPy dtype for a dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names."""
+    """Return the NumPy dtype for a dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names. If
+    `ml_dtypes` is not installed, the result for these names is a stand-in.
+    """
     import numpy
 
     try:
         return numpy.dtype(dtype)
     except (TypeError, ValueError, OverflowError, SyntaxError) as error:
-        if isinstance(dtype, str):
-            try:
-                import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
-            except ImportError:
-                raise InvalidArgumentError(
-                    f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes){_meant(dtype)}"
-                ) from None
-            kind = getattr(ml_dtypes, dtype, None)
-            if isinstance(kind, type) and numpy.dtype(kind).type is kind:
-                return numpy.dtype(kind)
+        if isinstance(dtype, str) and (found := named_elements(dtype)) is not None:
+            return found
         if type(dtype) is int:
             raise InvalidArgumentError(
                 f"{dtype} is not a dtype. If it belongs to the shape, give the shape as one tuple: xs.empty((2, 3))"
             ) from None
         meant = _meant(dtype) if isinstance(dtype, str) else ""
         raise InvalidArgumentError(f"{dtype!r} is not a dtype: {error}{meant}") from None
+
+
+def named_elements(name: str) -> Any:
+    """Return the dtype of `ml_dtypes` with this name, or None if it has none. If `ml_dtypes` is not installed, return a
+    stand-in: a dtype that carries the bytes of the elements, and cannot be mistaken for another one.
+    """
+    import numpy
+
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        nbytes = _ML_DTYPES.get(name)
+        return None if nbytes is None else numpy.dtype([(_STAND_IN + name, f"V{nbytes}")])
+    kind = getattr(ml_dtypes, name, None)
+    found = numpy.dtype(kind) if isinstance(kind, type) and issubclass(kind, numpy.generic) else None
+    return found if found is not None and found.type is kind else None
+
+
+def stand_in_name(dtype: Any) -> str | None:
+    """Return the name of the elements that a stand-in carries, or None for any other dtype."""
+    names: Any = dtype.names
+    if names is None or len(names) != 1 or not names[0].startswith(_STAND_IN):
+        return None
+    return str(names[0].removeprefix(_STAND_IN))
+
+
+def dtype_words(dtype: Any) -> str:
+    """Return the dtype as messages show it."""
+    return stand_in_name(dtype) or str(dtype)
+
+
+def expect_numpy(dtype: Any) -> None:
+    """Raise `InvalidArgumentError` if NumPy has no such elements, since `ml_dtypes` is not installed."""
+    name = stand_in_name(dtype)
+    if name is not None:
+        raise InvalidArgumentError(
+            f"NumPy has no {name} without the package ml_dtypes: pip install ml_dtypes, or use the array in torch, by "
+            "torch.from_dlpack(a) or attach(..., like=torch)"
+        )
 
 
 def _meant(dtype: str) -> str:
@@ -150,7 +194,7 @@ def _meant(dtype: str) -> str:
 
     if ":" in dtype or dtype in ("cpu", "gpu"):
         return f". For a device write device={dtype!r}"
-    known = [*(name for name in numpy.sctypeDict if isinstance(name, str)), *DLPACK_NAMED]
+    known = [*(name for name in numpy.sctypeDict if isinstance(name, str)), *_ML_DTYPES]
     near = get_close_matches(dtype, known, 1)
     return f". Did you mean {near[0]!r}?" if near else ""
 
@@ -198,6 +242,8 @@ def memoryview_format(dtype: Any) -> str:
     """Return the PEP 3118 format of a dtype. Raises BufferError if the dtype has none."""
     import numpy
 
+    if (name := stand_in_name(dtype)) is not None:
+        raise BufferError(f"the buffer protocol has no code for {name}")
     if not dtype.itemsize:
         raise BufferError(f"the buffer protocol has no elements without bytes, as {dtype} has: use numpy.asarray")
     example: Any = numpy.empty((), dtype)
@@ -215,8 +261,9 @@ def dlpack_type(dtype: Any) -> tuple[int, int, int]:
     """Return DLPack's (code, bits, lanes) for a dtype. Raises BufferError if DLPack has no such type."""
     if not dtype.isnative:
         raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
-    if dtype.name in DLPACK_NAMED:
-        return (*DLPACK_NAMED[dtype.name], 1)
+    name = stand_in_name(dtype) or dtype.name
+    if name in DLPACK_NAMED:
+        return (*DLPACK_NAMED[name], 1)
     if dtype.kind not in _DLPACK_CODES or 8 * dtype.itemsize > 255:
         raise BufferError(f"DLPack has no type for {dtype}")
     return _DLPACK_CODES[dtype.kind], 8 * dtype.itemsize, 1

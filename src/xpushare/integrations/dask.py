@@ -40,6 +40,7 @@ import xpushare as xs
 from xpushare import adapters
 from xpushare.arrays.copies import host_view
 from xpushare.arrays.description import describe, to_copy
+from xpushare.objects.array import host_array
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import fields_of, keyed_hash
 
@@ -338,7 +339,7 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
     values = host_view(x := to_copy(x), describe(x)) if kind == "torch" else np.asarray(x)  # NumPy gets no bfloat16
     memory = _leases.memory(values.nbytes)
     flipped = values.flags.f_contiguous and not values.flags.c_contiguous
-    target = np.asarray(memory.as_array(values.shape[::-1] if flipped else values.shape, values.dtype))
+    target = host_array(memory.as_array(values.shape[::-1] if flipped else values.shape, values.dtype))
     if flipped:
         target = target.T
     np.copyto(target, values)

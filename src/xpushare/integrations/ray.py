@@ -37,9 +37,10 @@ from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,un
 
 import xpushare as xs
 from xpushare import adapters
+from xpushare._native import array_dtype
 from xpushare.arrays import description
 from xpushare.common.elements import check_dtype
-from xpushare.objects.array import capsule_of
+from xpushare.objects.array import capsule_of, host_array
 
 __all__ = ["Transport", "register"]
 
@@ -176,7 +177,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
                 handle.close()
             raise
         metadata = Metadata(
-            tensor_meta=[(array.shape, array.dtype) for array in rdt_object],
+            tensor_meta=[(array.shape, _dtype_of(array)) for array in rdt_object],
             tensor_device=record.torch_type,
             node_id=ray.get_runtime_context().get_node_id(),
             library=_library(type(rdt_object[0])) if rdt_object else "",
@@ -265,6 +266,10 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
             ray.cancel(fetch.elements, force=True)
 
 
+def _dtype_of(array: Any) -> Any:
+    return array_dtype(array) if isinstance(array, xs.SharedArray) else array.dtype
+
+
 def _share(array: Any) -> xs.ArrayHandle:
     """Share the array in place if this process can export its memory. Otherwise share a copy on the same device."""
     with contextlib.suppress(xs.FeatureNotSupportedError, xs.InvalidArgumentError, xs.HandleExpiredError):
@@ -320,20 +325,20 @@ def _read(handles: tuple[bytes, ...]) -> list[Any]:
 def _read_one(handle: bytes) -> Any:
     where = xs.ArrayHandle(handle).handle
     if where.backend == adapters.HOST:
-        return np.asarray(xs.attach(handle))
+        return host_array(xs.attach(handle))
     with xs.Queue(where.device_uuid) as queue:
         array = xs.attach(handle, stream=queue)
         memory = array.memory  # exactly the bytes that the elements span
         host = xs.malloc_host(max(memory.nbytes, 1), array.device)
         queue.copy(host, memory)
         queue.synchronize()
-    return np.ndarray(array.shape, array.dtype, memoryview(host), array.ptr - memory.ptr, array.strides)
+    return np.ndarray(array.shape, array_dtype(array), memoryview(host), array.ptr - memory.ptr, array.strides)
 
 
 def _placed(elements: Any, backend: str) -> xs.SharedArray:
     """Copy these elements into a new array on the backend's first device."""
     host = xs.empty(elements.shape, elements.dtype)
-    np.asarray(host)[...] = elements
+    host_array(host)[...] = elements
     if backend == adapters.HOST:
         return host
     array = xs.empty(elements.shape, elements.dtype, device=f"{backend}:0")

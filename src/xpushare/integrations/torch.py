@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import pickle
 import threading
 from collections.abc import Callable
@@ -35,8 +34,8 @@ _TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 _STRIDED: Final = torch.strided
 _PLAIN: Final = frozenset(
     (
-        torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-        *((torch.bfloat16,) if importlib.util.find_spec("ml_dtypes") else ()),  # else its storage's bytes go
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8,
     )
 )  # fmt: skip
 

@@ -39,6 +39,8 @@ from xpushare.common.elements import (
     c_strides,
     check_dtype,
     dlpack_type,
+    dtype_words,
+    expect_numpy,
     extent,
     in_elements,
     memoryview_format,
@@ -76,6 +78,7 @@ __all__ = [
     "bytes_of",
     "covered_by",
     "described",
+    "host_array",
     "memory_over",
     "order_before",
     "placed",
@@ -343,9 +346,12 @@ class SharedArray(ArrayState, Holder[Range]):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the elements."""
+        """NumPy dtype of the elements. If NumPy has none without the package `ml_dtypes` (bfloat16, float8) and that is
+        not installed, this raises `InvalidArgumentError`.
+        """
         self._expect_opened()
         dtype: np.dtype[Any] = array_dtype(self)
+        expect_numpy(dtype)
         return dtype
 
     @property
@@ -367,7 +373,7 @@ class SharedArray(ArrayState, Holder[Range]):
     @property
     def nbytes(self) -> int:
         """Size of all elements in bytes."""
-        return self.size * int(self.dtype.itemsize)
+        return self.size * int(array_dtype(self).itemsize)
 
     @property
     def ptr(self) -> int:
@@ -455,6 +461,18 @@ class SharedArray(ArrayState, Holder[Range]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
 
+        expect_numpy(array_dtype(self))
+        array = self._on_host()
+        if dtype is not None and numpy.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"a view of dtype {dtype} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def _on_host(self) -> Any:
+        """Return the array as a NumPy array, whose dtype may be a stand-in."""
+        import numpy
+
         found = use(self)
         if not found.allocation.host_accessible:
             expect_host(found)
@@ -464,12 +482,7 @@ class SharedArray(ArrayState, Holder[Range]):
         start = found.address + array_offset(self)
         owner, read_only = found.hold()
         base: Any = Span(start + low, high - low, read_only, owner)
-        array: Any = numpy.ndarray(shape, kind, base, -low, strides)
-        if dtype is not None and numpy.dtype(dtype) != array.dtype:
-            if copy is False:
-                raise ValueError(f"a view of dtype {dtype} needs a copy")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        return numpy.ndarray(shape, kind, base, -low, strides)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = use(self)
@@ -633,7 +646,8 @@ class SharedArray(ArrayState, Holder[Range]):
         if found is None or why:
             return html.facts("SharedArray", {"state": why})
         said = {
-            "shape": self.shape, "dtype": self.dtype, "size": readable(self.nbytes), "device": found.device,
+            "shape": self.shape, "dtype": dtype_words(array_dtype(self)), "size": readable(self.nbytes),
+            "device": found.device,
             "imported": "yes" if found.handle is not None else None,
             "read-only": "yes" if found.views_read_only else None,
         }  # fmt: skip
@@ -649,7 +663,7 @@ class SharedArray(ArrayState, Holder[Range]):
             return f"<SharedArray {why}>"
         how = "imported " if found.handle is not None else ""
         access = " read-only" if found.views_read_only else ""
-        return f"<SharedArray {how}{array_shape(self)} {array_dtype(self)}{access} on {found.device}>"
+        return f"<SharedArray {how}{array_shape(self)} {dtype_words(array_dtype(self))}{access} on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:
         return _reopen_array, (self._pickled(),)
@@ -875,6 +889,11 @@ def unsettled(array: SharedArray) -> Order | None:
 def capsule_of(array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any:
     """Make a DLPack capsule. `immutable` means that the consumer never writes to arrays."""
     return array._capsule(stream, versioned, immutable)  # pyright: ignore[reportPrivateUsage]
+
+
+def host_array(array: SharedArray) -> Any:
+    """Return an array in host-accessible memory as a NumPy array, whose dtype may be a stand-in."""
+    return array._on_host()  # pyright: ignore[reportPrivateUsage]
 
 
 def order_before(array: SharedArray, work: Work) -> None:

@@ -21,6 +21,7 @@ from xpushare._native import (
     unread_of,
 )
 from xpushare.common import html
+from xpushare.common.elements import dtype_words, expect_numpy
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
 from xpushare.common.sizes import counted, readable
 from xpushare.core.declare import closing, misused, watchers
@@ -138,8 +139,11 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the elements. bfloat16 and the like need `ml_dtypes`."""
+        """NumPy dtype of the elements. If NumPy has none without the package `ml_dtypes` (bfloat16, float8) and that is
+        not installed, this raises `InvalidArgumentError`.
+        """
         dtype: np.dtype[Any] = self._one("dtype").dtypes[0]
+        expect_numpy(dtype)
         return dtype
 
     @property
@@ -253,7 +257,8 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
                     **said,
                 }
             else:
-                said = {"shape": self.shape, "dtype": self.dtype, "size": readable(self.nbytes), **said}
+                dtype = dtype_words(self._one("dtype").dtypes[0])
+                said = {"shape": self.shape, "dtype": dtype, "size": readable(self.nbytes), **said}
         except XpuShareError as error:
             said["state"] = error
         return html.facts("ArrayHandle", said)
@@ -271,7 +276,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         more += ", closed" if self.closed else ""
         try:
             tree = is_tree(self)
-            what = "" if tree else f"{self.shape} {self.dtype} "
+            what = "" if tree else f"{self.shape} {dtype_words(self._one('dtype').dtypes[0])} "
         except XpuShareError as error:
             return f"<ArrayHandle that cannot be attached here: {error}{more}>"
         if tree:

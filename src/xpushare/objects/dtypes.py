@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, cast
 
-from xpushare.common.elements import check_dtype, named_by_typestr
+from xpushare.common.elements import check_dtype, expect_numpy, named_by_typestr, named_elements, stand_in_name
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 
 __all__ = ["build_dtype", "describe_dtype", "named_dtype"]
@@ -30,6 +30,8 @@ def _described(dtype: Any, depth: int) -> Any:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return [_described(base, depth + 1), list(shape)]
+    if (name := stand_in_name(dtype)) is not None:
+        return name
     if dtype.names is not None:
         fields = [dtype.fields[name] for name in dtype.names]
         found = {
@@ -65,18 +67,9 @@ def build_dtype(described: Any, itemsize: int) -> Any:
 
 
 def named_dtype(name: str) -> Any:
-    """Return the `ml_dtypes` dtype with this name, such as bfloat16."""
-    import numpy
-
-    try:
-        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise InvalidArgumentError(
-            f"the array's dtype is {name}, which needs ml_dtypes: pip install ml_dtypes"
-        ) from None
-    kind = getattr(ml_dtypes, name, None)
-    found = numpy.dtype(kind) if isinstance(kind, type) else None
-    if found is None or found.type is not kind:
+    """Return the `ml_dtypes` dtype with this name, such as bfloat16, or a stand-in if `ml_dtypes` is not installed."""
+    found = named_elements(name)
+    if found is None:
         raise InvalidHandleError(f"the array handle's dtype is not a dtype: {name!r}")
     return found
 
@@ -88,7 +81,10 @@ def _built(described: Any, depth: int) -> Any:
         if isinstance(described, str) and re.fullmatch(_PLAIN, described):
             return numpy.dtype(described)
         if isinstance(described, str) and re.fullmatch(_NAMED, described):
-            return named_dtype(described)
+            found = named_dtype(described)
+            if depth:
+                expect_numpy(found)  # a structure is NumPy's
+            return found
         if depth < _NESTING_MAX and isinstance(described, list):
             base, shape = cast("Any", described)
             lengths: Any = tuple(cast("Any", shape)) if isinstance(shape, list) else None
