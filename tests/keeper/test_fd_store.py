@@ -111,6 +111,20 @@ def test_what_is_not_complete_is_dropped(manager: Manager, publisher: Child, pee
     assert manager.end() == 0
 
 
+def test_what_a_keeper_of_another_version_stored_is_dropped(manager: Manager, publisher: Child) -> None:
+    manager.begin()
+    publisher.call(keep, "weights", 1)
+    publisher.kill()
+    manager.end(signal.SIGKILL)
+    (state,) = (fd for name, fd in manager.stored if "state" in name)
+    text = os.pread(state, 1 << 16, 0)
+    os.pwrite(state, text.replace(b'"format": 1', b'"format": 2'), 0)
+    manager.begin()
+    assert listed() == []
+    assert "has version 2 of the stored layout, and this keeper has version 1" in manager.journal.read_text()
+    assert manager.end() == 0
+
+
 def test_a_keeper_that_publish_starts_is_no_service(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its publisher may be one."""
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)

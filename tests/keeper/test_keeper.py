@@ -577,3 +577,16 @@ def test_the_examples_of_versions_and_sleep(example: str, says: str) -> None:
     done = subprocess.run([sys.executable, program], env=environment(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(says)
+
+
+def test_a_keeper_of_another_version(publisher: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher.call(keep, "weights", 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "FORMAT", 99)
+        with pytest.raises(xs.FeatureNotSupportedError, match=r"has version 1 of its messages, .* has version 99"):
+            listed()
+        with pytest.raises(xs.FeatureNotSupportedError, match="keep --stop"):
+            xs.publish("array", xs.zeros(3), keep=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "FORMATS", b"?")  # as to a keeper of before, which does not know the question
+        assert [each["name"] for each in listed()] == ["weights"]

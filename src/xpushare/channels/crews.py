@@ -19,6 +19,7 @@ import errno
 import os
 import secrets
 import stat
+import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -44,6 +45,7 @@ from xpushare.core.pickles import Implicit
 from xpushare.objects.array import memory_over
 from xpushare.sharing import identity, naming, node
 from xpushare.sharing.handle import Handle
+from xpushare.sharing.layout import expect_version
 
 __all__ = [
     "ATOMIC",
@@ -67,6 +69,8 @@ CHANNEL: Final = 3
 _KINDS: Final = {LOCK: "lock", ATOMIC: "atomic", CHANNEL: "channel"}
 _RECORD: Final = 3 * Handle.NBYTES  # handles of the control words, the slots and the member's event
 _TEMPORARY: Final = ".new-"  # begins the name of a file that is being made
+_FORMAT: Final = struct.Struct("<I")
+_FORMAT_AT: Final = 8  # where the version of the layout is
 _RECORDS: Final = 4096  # where the records begin; a write to byte 0 notifies listeners
 # Seconds for which one process may be in the way of a call without a timeout, if it is stopped and if it is not.
 _STOPPED_MOST: Final = 5.0
@@ -202,7 +206,13 @@ class Crew:
                 ) from None
             if error.errno == errno.EAGAIN:
                 raise _NotYet(_Busy(_native.channel_owner(self.native), "working on")) from None
-            raise
+            if error.errno == errno.EBUSY:
+                raise  # of a channel, which has its writers: the caller says that
+            raise from_os_error(error, f"joining the {_title(self.kind, self.name)}") from error
+        except ValueError as error:
+            if isinstance(error, XpuShareError):
+                raise
+            raise InvalidHandleError(f"the {_title(self.kind, self.name)}: {error}") from error
         try:
             self.record(member(made), self.handles())
         except BaseException:
@@ -557,8 +567,10 @@ def _begin(crew: Crew, create: Callable[[], Sequence[Range]] | None, initial: in
                 assert create is not None
                 with doing(f"writing {path}"):
                     os.ftruncate(fd.number, 0)
+                    os.pwrite(fd.number, _FORMAT.pack(_native.CREW_VERSION), _FORMAT_AT)
                 crew.open(fd, create(), True, initial)
             else:
+                _expect_version(fd.number, path)
                 ranges, ended = _shared_by_any(fd.number, path)
                 if ended:
                     if create is None:
@@ -626,6 +638,7 @@ def _look_into(crew: Crew) -> bool:
     with fd:
         if not _anybody(fd.number):
             return False
+        _expect_version(fd.number, crew.path)
         try:
             ranges, _ended = _shared_by_any(fd.number, crew.path, 1)
         except _NotYet:
@@ -666,6 +679,14 @@ def _shared_by_any(number: int, path: Path, most: int = 2) -> tuple[list[Range],
     if words and _anybody(number):
         return words, True
     raise _NotYet(_Busy(holder, "leaving"))
+
+
+def _expect_version(number: int, path: Path) -> None:
+    """Raise `InvalidHandleError` if a living process made the crew's file in another version of the layout."""
+    with doing(f"reading {path}"):
+        raw = os.pread(number, _FORMAT.size, _FORMAT_AT)
+    found = _FORMAT.unpack(raw)[0] if len(raw) == _FORMAT.size else 0
+    expect_version(str(path), found or 1, _native.CREW_VERSION)  # the files of the first version had no number
 
 
 def _record_of(number: int, path: Path, member: int) -> bytes:

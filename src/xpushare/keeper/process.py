@@ -106,6 +106,7 @@ class Keeper:
             keeping.DROP: self._drop,
             keeping.STOP: self._stop,
             keeping.REPLACE: self._replace,
+            keeping.FORMATS: lambda _client, _fds: str(keeping.FORMAT).encode(),
         }
         at_leave(self._leave, Stage.LEAVE)
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Self, final
 
 from xpushare.common import system
 from xpushare.common.fds import OwnedFd, close_all
+from xpushare.sharing.keeping import FORMAT
 
 __all__ = ["Key", "Store"]
 
@@ -109,7 +110,7 @@ class Store:
     def _add(self, key: Key, state: dict[str, Any], fds: Sequence[OwnedFd]) -> None:
         names = [self._keep(key, fd) for fd in fds]
         with_names = system.memfd("xpushare-keeper-state")
-        os.write(with_names.number, json.dumps({**state, "names": names}).encode())
+        os.write(with_names.number, json.dumps({**state, "names": names, "format": FORMAT}).encode())
         self._states[key] = self._name(_STATE)
         self._send(f"FDSTORE=1\nFDNAME={self._states[key]}", [with_names.number])
         with_names.close()
@@ -151,9 +152,13 @@ class Store:
             self._serial = max(self._serial, int(name.rpartition("-")[2]))
             state = json.loads(os.pread(fd.number, os.fstat(fd.number).st_size, 0) or b"{}")
             fd.close()
-            if not state or any(each not in files for each in state["names"]):
+            other = state.get("format", 1)  # the first format had no number
+            if other != FORMAT or not state or any(each not in files for each in state["names"]):
                 self._forget(name)
-                print(f"xpushare keep: {name} is not complete in the store, and was dropped", file=sys.stderr)
+                why = "is not complete in the store"
+                if other != FORMAT:
+                    why = f"has version {other} of the stored layout, and this keeper has version {FORMAT}"
+                print(f"xpushare keep: {name} {why}, and was dropped", file=sys.stderr)
                 continue
             key = state["name"], state["version"]
             self._states[key] = name

@@ -29,7 +29,14 @@ from typing import Any, Final, NamedTuple, Self, final
 from xpushare import _native
 from xpushare.adapters.base import Export, Form, Hardware
 from xpushare.common import errors, system
-from xpushare.common.errors import DeviceError, InvalidArgumentError, OutOfMemoryError, XpuShareError, from_os_error
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    XpuShareError,
+    from_os_error,
+)
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import identity
 
@@ -37,6 +44,8 @@ __all__ = [
     "BODY_MOST",
     "DROP",
     "FDS",
+    "FORMAT",
+    "FORMATS",
     "HANDLE_NBYTES",
     "HOLD",
     "LIST",
@@ -58,7 +67,8 @@ __all__ = [
     "socket_at",
 ]
 
-FDS, HOLD, PUBLISH, LIST, DROP, STOP, REPLACE = b"F", b"H", b"P", b"L", b"D", b"S", b"R"
+FDS, HOLD, PUBLISH, LIST, DROP, STOP, REPLACE, FORMATS = b"F", b"H", b"P", b"L", b"D", b"S", b"R", b"V"
+FORMAT: Final = 1  # of the messages, and of what a keeper stores for its successor; a change takes another number
 _GOOD: Final = b"+"
 _BAD: Final = b"-"
 _HEAD: Final = struct.Struct("<cI")
@@ -328,8 +338,23 @@ class Connection:
             raise _error_of(found)
         return found
 
+    def expect_format(self) -> None:
+        """Raise `FeatureNotSupportedError` if the keeper, which may have been started by another version of this
+        package, uses messages of another format.
+        """
+        try:
+            found = int(self._ask(FORMATS))
+        except InvalidArgumentError:
+            return  # a keeper of the first format, which does not know the question
+        if found != FORMAT:
+            raise FeatureNotSupportedError(
+                f"the keeper (pid {self.pid}) has version {found} of its messages, and this process has version "
+                f"{FORMAT}: use the same version of xpushare, or end the keeper by `xpushare keep --stop`"
+            )
+
     def hold(self, facts: Sequence[Fact], fds: Sequence[OwnedFd]) -> list[bytes]:
         """Hand memory over to the keeper by sending its descriptors. Returns the keeper's handles for the memory."""
+        self.expect_format()
         for at in range(0, len(fds), _AT_ONCE):
             self._ask(FDS, None, fds[at : at + _AT_ONCE])
         raw = self._ask(HOLD, json.dumps(facts).encode())
@@ -349,6 +374,7 @@ class Connection:
 
     def listed(self) -> list[dict[str, Any]]:
         """Return the list of the versions that the keeper holds."""
+        self.expect_format()
         found: list[dict[str, Any]] = json.loads(self._ask(LIST))
         return found
 

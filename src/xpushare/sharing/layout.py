@@ -8,8 +8,28 @@ import struct
 from typing import Final
 
 from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS
+from xpushare.common.errors import InvalidHandleError
 
-__all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TABLE", "TABLE_ENTRIES", "TABLE_NBYTES"]
+__all__ = [
+    "COMMONS_NBYTES",
+    "ENTRY",
+    "ENTRY_COUNT",
+    "ENTRY_NBYTES",
+    "LIFE",
+    "TABLE",
+    "TABLE_ENTRIES",
+    "TABLE_NBYTES",
+    "expect_version",
+]
+
+
+def expect_version(what: str, found: int, wanted: int) -> None:
+    """Raise `InvalidHandleError` if `what`, which another process has written, is of another version than `wanted`."""
+    if found != wanted:
+        raise InvalidHandleError(
+            f"{what} has version {found} of the shared layout, and this process has version {wanted}: use the same "
+            "version of xpushare in all processes"
+        )
 
 
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:

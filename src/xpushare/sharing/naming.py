@@ -1,10 +1,10 @@
 """The files behind published names.
 
 A name is a file `names/<name>` in the runtime folder. The file contains the handles of all versions that are still
-available: `MAGIC`, the number of handles, the version and length of each, the newest first, and then the bytes of the
-handles. The publisher holds a POSIX lock on byte 0 of the file for its lifetime. This works across PID namespaces. A
-file that nobody locks belongs to a dead publisher. The next process that finds the file removes it, and holds a lock on
-byte 1 while it does so. A process that replaces the file of another one holds this lock, too.
+available: `MAGIC`, the number of handles, `FORMAT`, the version and length of each, the newest first, and then the
+bytes of the handles. The publisher holds a POSIX lock on byte 0 of the file for its lifetime. This works across PID
+namespaces. A file that nobody locks belongs to a dead publisher. The next process that finds the file removes it, and
+holds a lock on byte 1 while it does so. A process that replaces the file of another one holds this lock, too.
 
 A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
 is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a file to the
@@ -47,6 +47,7 @@ from xpushare.sharing.handle import NAME_LENGTH_MAX
 
 __all__ = [
     "ENTRY",
+    "FORMAT",
     "HEAD",
     "MAGIC",
     "NOTHING",
@@ -77,7 +78,8 @@ _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that a process locks to remove a dead publisher's file
 _REAPER_MOST: Final = 1.0  # seconds
 MAGIC: Final = b"XPUSNAME"
-HEAD: Final = struct.Struct("<8sI")
+HEAD: Final = struct.Struct("<8sHH")
+FORMAT: Final = 0  # of the file; a change of the format takes another number
 ENTRY: Final = struct.Struct("<QI")  # version, bytes of the handle
 VERSIONS_MOST: Final = 64
 _PASSED: Final = 64  # entries of the folder that one call passes, in search of files that dead publishers have left
@@ -169,7 +171,7 @@ class Published:
         """Return the content of the file."""
         versions = [(each.version, bytes(each.handle)) for each in (self, *self.older)]
         entries = [ENTRY.pack(version, len(raw)) for version, raw in versions]
-        return b"".join([HEAD.pack(MAGIC, len(versions)), *entries, *[raw for _, raw in versions]])
+        return b"".join([HEAD.pack(MAGIC, len(versions), FORMAT), *entries, *[raw for _, raw in versions]])
 
 
 names: dict[str, Published] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import re
 import resource
 import threading
@@ -141,10 +142,15 @@ def _meet(handle: Handle) -> routes.Met:
         system.check_memfd(attachment.table.number, layout.TABLE_NBYTES, seals=system.F_SEAL_FUTURE_WRITE, exact=True)
         mapping = system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
         magic, version, _pid, cookie, _ns, _commons, _bell, inode = layout.TABLE.unpack_from(_view(mapping))
-        if (magic, version, cookie) != (layout.TABLE_MAGIC, layout.TABLE_VERSION, fields.cookie):
+        if (magic, cookie) != (layout.TABLE_MAGIC, fields.cookie):
             raise InvalidHandleError(f"{doing}: it is not the one that the handle names")
+        layout.expect_version(f"the table of process {fields.pid}", version, layout.TABLE_VERSION)
         if system.fstat(attachment.commons.number).st_ino != inode:
             raise InvalidHandleError(f"{doing}: its commons is another file")
+        head = os.pread(attachment.commons.number, layout.COMMONS.size, 0).ljust(layout.COMMONS.size, b"\0")
+        magic, version, _cookie = layout.COMMONS.unpack(head)
+        if magic == layout.COMMONS_MAGIC:
+            layout.expect_version(f"the commons of process {fields.pid}", version, layout.TABLE_VERSION)
         domain = system.join(attachment.commons, attachment.bell, cookie, False)
     except OSError as error:
         close_all((attachment.table, attachment.commons, attachment.bell))
