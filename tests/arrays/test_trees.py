@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import enum
 import gc
 import logging
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import typing
@@ -582,3 +585,112 @@ def _ordered(device: str) -> tuple[int, int, int]:
             ordered = sum(event == 0 for _memory, event, *_rest in message_elements(handle)[:3])
             xs.attach(handle, stream=-1)
             return len(message_events(handle)), memoryview(host)[7], ordered
+
+
+# --- refusals name the path
+
+
+class Kind(enum.StrEnum):
+    PT = "pt"
+
+
+class Mass(float, enum.Enum):
+    ONE = 1.0
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Real(float):
+    __slots__ = ()
+
+
+class Raw(bytes):
+    __slots__ = ()
+
+
+class Encoding(collections.UserDict[str, Any]):
+    pass
+
+
+@dataclasses.dataclass
+class State:
+    x: Any = None
+
+
+class Hidden(dict[Any, Any]):
+    """A dict whose content cannot be read."""
+
+    def values(self) -> Any:
+        raise RuntimeError("no values today")
+
+
+class Endless(list[Any]):
+    def __len__(self) -> int:
+        raise OverflowError("too long")
+
+
+def _deep(depth: int) -> Any:
+    tree: Any = np.ones(2)
+    for _ in range(depth):
+        tree = [tree]
+    return tree
+
+
+def _cycle() -> Any:
+    tree: dict[str, Any] = {"x": np.ones(2)}
+    tree["self"] = tree
+    return tree
+
+
+LEAVES: dict[str, tuple[Any, str]] = {
+    "enumeration": (Kind.PT, r"x\.value"),
+    "enumeration of numbers": (enum.IntEnum("I", "A").A, r"x\.value"),
+    "enumeration of floats": (Mass.ONE, r"x\.value"),
+    "subclass of str": (Text("a"), r"share str\(x\)"),
+    "subclass of float": (Real(1.5), r"share float\(x\)"),
+    "subclass of bytes": (Raw(b"a"), r"share bytes\(x\)"),
+    "mapping": (Encoding(x=1), r"share dict\(x\)"),
+    "dataclass": (State(), r"share vars\(x\)"),
+    "set": ({1}, "trees of dict"),
+    "dict without values": (Hidden(x=1), "no values today"),
+    "list without length": (Endless(), "too long"),
+    "integer": (1 << 64, "64 bits"),
+    "key": ({(0, 1): 1}, r"keys.*\(0, 1\)"),
+    "deep": (_deep(10_000), "64 at most"),
+    "cycle": (_cycle(), "contain itself"),
+    "other tuple": (os.stat_result(range(10)), r"share tuple\(x\)"),
+    "objects": (np.array([object()]), "Python objects"),
+    "private": (np.ones(2), "private to its library"),
+}
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+@pytest.mark.parametrize("call", ["share", "publish", "send", "meta"])
+def test_a_refusal_names_the_path(leaf: str, call: str) -> None:
+    x, match = LEAVES[leaf]
+    if leaf == "private" and call == "send":
+        return  # it is copied
+    tree = {"a": xs.zeros(2) if call != "meta" else 1, "b": [{"c": 1, "d": x}]}
+    with xs.Channel.create(None, nbytes=4096) as ch:
+        calls = {
+            "share": lambda: xs.share(tree), "publish": lambda: xs.publish("tree", tree),
+            "send": lambda: ch.send(tree), "meta": lambda: ch.send(np.ones(2), meta=tree),
+        }  # fmt: skip
+        with pytest.raises(xs.XpuShareError, match=r"^at 'b\.0\.d") as refusal:
+            calls[call]()
+    if call != "meta":
+        assert re.search(match, str(refusal.value))
+    assert "put it into a tree" not in str(refusal.value)
+    assert len(str(refusal.value)) < 600
+
+
+def test_the_path_is_that_of_the_array() -> None:
+    """Arrays that are looked at by their kind, and those that are copied last, too."""
+    torch = pytest.importorskip("torch")
+    ours = torch.from_dlpack(xs.zeros(4, "f4"))
+    four = torch.empty(4, dtype=torch.float4_e2m1fn_x2)
+    for copy in False, True:
+        with pytest.raises(xs.InvalidArgumentError, match=r"^at 'b': NumPy has no dtype for DLPack's type"):
+            xs.share({"a": ours, "b": four, "c": ours[1:]}, copy=copy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import keyword
 import sys
 import warnings
@@ -15,11 +16,12 @@ from typing import Any, Final
 
 from xpushare import _native
 from xpushare._native import CONSTANTS
+from xpushare.arrays.description import why_no_array
 from xpushare.common.elements import expect_numpy
-from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
-__all__ = ["Only", "flatten", "only_argument", "path_of", "pruned", "too_large", "unflatten", "warn_of_numbers"]
+__all__ = ["Only", "flatten", "only_argument", "pruned", "too_large", "unflatten", "warn_of_numbers", "with_path"]
 
 _NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 _DEPTH_MAX: Final = 64
@@ -40,9 +42,42 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     found: Any = _native.flatten(tree, _NBYTES_MAX, _scalar_type())
     if found is NotImplemented:
         walk = _Walk()
-        found = walk.arrays, walk.node(tree, 0)
+        try:
+            found = walk.arrays, walk.node(tree, 0)
+        except XpuShareError as error:
+            raise _at(error, walk.path) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # code of a subclass
+            refused = InvalidArgumentError(f"this container does not hand out its content: {error!r:.200}")
+            raise _at(refused, walk.path) from error
     arrays, described = found
     return arrays, described
+
+
+def with_path(error: XpuShareError, described: Any, index: int) -> XpuShareError:
+    """Return the error with the path of the array that it is about. `described` is the JSON value that `flatten` made,
+    or `ONE_ARRAY`, which has no path.
+    """
+    seen: set[int] = set()  # a container that occurs several times is searched once
+    left: list[tuple[Any, list[Any]]] = [(described, [])]
+    while left:
+        node, path = left.pop()
+        if type(node) is int and node == index:
+            return _at(error, path)
+        if type(node) is not list or node[0] not in ("l", "t", "n", "d") or id(node) in seen:
+            continue
+        seen.add(id(node))
+        keys = node[1] if node[0] == "d" else range(len(node[-1]))
+        left.extend((child, [*path, key]) for key, child in reversed([*zip(keys, node[-1], strict=True)]))
+    return error
+
+
+def _at(error: XpuShareError, path: list[Any]) -> XpuShareError:
+    if path:
+        text = ".".join(map(str, path))
+        error.message = f"at {text!r:.200}: {error}"
+    return error
 
 
 class _Walk:
@@ -59,6 +94,7 @@ class _Walk:
         self._scalar = _scalar_type() or ()
         self._left = _NBYTES_MAX
         self._deepest = 0
+        self.path: list[Any] = []  # the keys that lead to the node that is converted
 
     def node(self, x: Any, depth: int) -> Any:
         kind = type(x)
@@ -71,12 +107,12 @@ class _Walk:
         if not isinstance(x, dict | list | tuple):
             if isinstance(x, self._scalar):
                 return self._numpy_scalar(x)
-            if isinstance(x, float):
-                return float(x)
-            if isinstance(x, complex):
+            if kind is complex:
                 return ["c", x.real, x.imag]
-            if isinstance(x, bytes):
+            if kind is bytes:
                 return ["b", self._text_of(x)]
+            if isinstance(x, float | complex | bytes):
+                raise InvalidArgumentError(f"{kind.__name__} is not a leaf of a tree{why_no_array(x)}")
             index = self._indices.get(id(x))
             if index is None:
                 index = self._indices[id(x)] = len(self.arrays)
@@ -113,14 +149,14 @@ class _Walk:
             for key in keys:
                 if not _is_key(key):
                     raise InvalidArgumentError(f"the keys of a tree are str, or int of 64 bits, not {key!r:.200}")
-            values = [self.node(each, depth) for each in held.values()]
+            values = self._children(keys, held.values(), depth)
             if not len(set(keys)) == len(keys) == len(values):
                 raise InvalidArgumentError(
                     f"the keys of this {kind.__name__} repeat, or are not as many as its values ({len(keys)} keys, "
                     f"{len(set(keys))} different ones, {len(values)} values): make a dict of it"
                 )
             return ["d", keys, values]
-        elements = [self.node(each, depth) for each in held]
+        elements = self._children((), held, depth)
         if kind is list or kind is tuple:
             return ["l" if kind is list else "t", elements]
         fields: Any = getattr(kind, "_fields", None)
@@ -128,9 +164,17 @@ class _Walk:
             names = list(fields)
             if len(names) == len(elements) and _are_names([kind.__name__], names):
                 return ["n", kind.__name__, names, elements]
-        raise InvalidArgumentError(
-            f"a tree consists of dicts, lists, tuples and named tuples; {kind.__name__} is another kind of them"
-        )
+        base = "tuple" if isinstance(held, tuple) else "list"
+        raise InvalidArgumentError(f"{kind.__name__} is another kind of {base}, which is not rebuilt: share {base}(x)")
+
+    def _children(self, keys: Sequence[Any], nodes: Iterable[Any], depth: int) -> list[Any]:
+        """Convert the elements of a container, which have these keys, or else their numbers."""
+        found: list[Any] = []
+        for key, each in zip(itertools.chain(keys, itertools.count()), nodes, strict=False):
+            self.path.append(key)
+            found.append(self.node(each, depth))
+            self.path.pop()  # not after an error, whose place it is
+        return found
 
 
 def _scalar_type() -> Any:
@@ -271,21 +315,6 @@ def _checked_type(kind: Any) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
         raise InvalidArgumentError(f"types is classes of named tuples, not {kind!r:.200}")
     return kind
-
-
-def path_of(x: Any, wanted: Any, path: str = "") -> str:
-    """Return the path of an object in a tree, in the notation of `only=`. Return an empty string if the tree does not
-    contain the object.
-    """
-    if x is wanted:
-        return path
-    pairs: Iterable[tuple[Any, Any]] = ()
-    if isinstance(x, dict):
-        pairs = x.items()  # pyright: ignore[reportUnknownVariableType]
-    elif isinstance(x, list | tuple):
-        pairs = enumerate(x)  # pyright: ignore[reportUnknownArgumentType]
-    dot = f"{path}." if path else ""
-    return next(filter(None, (path_of(value, wanted, f"{dot}{key}") for key, value in pairs)), "")
 
 
 def warn_of_numbers(tree: Any) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import bisect
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
@@ -43,6 +45,7 @@ __all__ = [
     "range_of",
     "to_copy",
     "viewable",
+    "why_no_array",
 ]
 
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
@@ -67,6 +70,7 @@ _ADVICE: Final = {
     "builtins": ". `share` takes arrays, and trees of dict, list, tuple, arrays, None, bool, int, float, complex, str, "
     "bytes and NumPy scalars",
 }
+_LEAVES: Final = (str, int, float, complex, bytes)
 _LEAF: Final = (
     ". A single {} is not shared: put it into a tree with an array, as in {{'x': array, 'y': value}}. "
     "xs.array makes a shared copy of numbers"
@@ -169,13 +173,31 @@ def describe(array: Any, ordered: bool = False) -> Described:
     """
     found = described(array, ordered)
     if found is None:
-        advice = _ADVICE.get(type(array).__module__.partition(".")[0], "")
-        if hasattr(type(array), "state_dict"):
-            advice = ". Share the module's parameters: xs.share(module.state_dict())"
-        elif isinstance(array, str | int | float | complex):
-            advice = _LEAF.format(type(array).__name__)
-        raise InvalidArgumentError(f"{type(array).__name__} is not an array whose memory can be found{advice}")
+        raise InvalidArgumentError(
+            f"{type(array).__name__} is not an array whose memory can be found{why_no_array(array)}"
+        )
     return found
+
+
+def why_no_array(x: Any) -> str:
+    """Return what to do with an object that is no array, as the end of a message. Return an empty string if nothing is
+    known about it.
+    """
+    kind = type(x)
+    if issubclass(kind, Enum):
+        return ". It is an enumeration: share its value, x.value"
+    for base in _LEAVES:
+        if kind is base:
+            return _LEAF.format(kind.__name__)
+        if issubclass(kind, base):
+            return f". It is a subclass of {base.__name__}, which is not rebuilt: share {base.__name__}(x)"
+    if hasattr(kind, "state_dict"):
+        return ". Share the module's parameters: xs.share(module.state_dict())"
+    if issubclass(kind, Mapping):
+        return ". It is a mapping, and trees hold dicts: share dict(x)"
+    if is_dataclass(kind):
+        return ". It is a dataclass, and trees hold dicts: share vars(x)"
+    return _ADVICE.get(kind.__module__.partition(".")[0], "")
 
 
 def described(array: Any, ordered: bool = False) -> Described | None:

@@ -159,7 +159,7 @@ class Placing(Leaves):
     _ordered = True
     _produced = _NO_WORK  # by kind: the producer of its arrays
     _copying: tuple[Work, ...] = ()  # streams that copy shared arrays
-    _at = 0
+    at = 0  # the index of the array whose memory is being determined, for error messages
     _known: Sequence[Allocation] = ()
 
     # Of arrays that native code does not place, from the first one on:
@@ -182,10 +182,6 @@ class Placing(Leaves):
         for allocation in self._known:
             self.learn(allocation, allocation.device.context)
 
-    def current(self) -> Any:
-        """Return the array whose memory is being determined, for error messages."""
-        return self.arrays[self._at]
-
     # --- placing
 
     def place(self) -> None:
@@ -196,6 +192,7 @@ class Placing(Leaves):
         ordered = not special or self._ordered
         if not special or not self.named:  # a stream that is named stands for all
             for number, array, device, element in self.view(ordered):
+                self.at = next(at for at, each in enumerate(self.arrays) if each is array)
                 self._settle(number, array, device, element)
             if ordered and (produced := self.producers()) is not None:
                 self.special = True
@@ -212,7 +209,7 @@ class Placing(Leaves):
         self._passed_on, self._current, self._private = {}, {}, []
         self._produced, self.streams = dict(self._produced), list(self.streams)
         while (index := self.next(*find)) is not None:
-            self._at = index
+            self.at = index
             where = self.where()
             if where is None or not self._locate(*where):
                 self._put(index, *self._describe(index))
@@ -419,6 +416,7 @@ class Placing(Leaves):
 
     def _copy_on_device(self, group: _Storage) -> None:
         first = group.views[0][0]
+        self.at = first.at
         if len(group.views) == 1:
             source, copied = copy_of(first.array, first.found, self._stream)
             self.copied += copied
@@ -463,6 +461,7 @@ class Placing(Leaves):
         place = memory.allocate("device", max(total, 1), Device(f"{adapters.HOST}:0"), None, isolated=False)
         for group, first in zip(storages, firsts, strict=True):
             several = len(group.views) > 1
+            self.at = group.views[0][0].at
             whole_copied = group.nbytes > 0 and group.is_gapless()
             if whole_copied:
                 _copy_bytes(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first), group)

@@ -9,7 +9,7 @@ import operator
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
 from xpushare._native import message_own
-from xpushare.arrays.containers import flatten, path_of, too_large, warn_of_numbers
+from xpushare.arrays.containers import flatten, too_large, warn_of_numbers, with_path
 from xpushare.arrays.copies import empty
 from xpushare.arrays.following import described
 from xpushare.arrays.passing import OWN
@@ -208,7 +208,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
         placing.place()
     except XpuShareError as error:
         if tree is not ONE_ARRAY:
-            error.message = f"at {path_of(array, placing.current())!r}: {error}"
+            with_path(error, tree, placing.at)
         raise
     return placing
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from xpushare._native import set_array_order
-from xpushare.arrays.containers import flatten, unflatten
+from xpushare.arrays.containers import flatten, unflatten, with_path
 from xpushare.arrays.copies import values_of
+from xpushare.arrays.description import why_no_array
 from xpushare.common.elements import check_dtype, extent
-from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.core.memory import Range
 from xpushare.objects.array import SharedArray, array_of
 from xpushare.objects.message import ARRAY, NDIM_MAX, ONE_ARRAY, Content, read_text, text_of
@@ -32,9 +33,10 @@ def encode_meta(meta: Any, most: int) -> bytes:
         return b""
     arrays, described = flatten(meta)
     if arrays:
-        raise InvalidArgumentError(
+        refused = InvalidArgumentError(
             f"metadata is None, bool, int, float, str, bytes, list, tuple and dict, not {type(arrays[0]).__name__}"
         )
+        raise with_path(refused, described, 0)
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     if len(text) > most:
         raise InvalidArgumentError(
@@ -71,11 +73,17 @@ def laid_out(x: Any, room: int, slot: int | None = None) -> Layout:
     else:
         arrays, tree = [x], ONE_ARRAY
     values: list[Any] = []
-    for each in arrays:
-        found = values_of(each)
-        if found is None:
-            raise InvalidArgumentError(f"a frame holds arrays and trees of arrays, not {type(each).__name__}")
-        check_dtype(found.dtype)
+    for index, each in enumerate(arrays):
+        try:
+            found = values_of(each)
+            if found is None:
+                raise InvalidArgumentError(
+                    f"a frame holds arrays and trees of arrays, not {type(each).__name__}{why_no_array(each)}"
+                )
+            check_dtype(found.dtype)
+        except XpuShareError as error:
+            with_path(error, tree, index)
+            raise
         values.append(found)
     offsets = [_offset_in(each, room, slot) for each in values]
     end = max((at + each.nbytes for each, at in zip(values, offsets, strict=True) if at is not None), default=0)
