@@ -114,6 +114,15 @@ def test_json_alone() -> None:
     assert json.loads(done.stdout)["rows"]
 
 
+def test_the_list_as_json(tmp_path: Path) -> None:
+    done = command("xpushare", "bench", "--list", "--json")
+    listed = json.loads(done.stdout)
+    assert [each["scenario"] for each in listed] == list(SCENARIOS)
+    assert all(each["text"] for each in listed)
+    assert command("xpushare", "bench", "--list", "--json", str(tmp_path / "list.json")).returncode == 0
+    assert json.loads((tmp_path / "list.json").read_text()) == listed
+
+
 def test_list_names_every_scenario() -> None:
     done = command("xpushare", "bench", "--list")
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -353,6 +354,47 @@ def test_few_open_files() -> None:
     assert found.status == 0
     assert found.state("open files") == "limited"
     assert "nofile" in str(found.checks["open files"].fix)
+
+
+def share_within(file_mib: int) -> str:
+    """Share an array where no file may be longer; the error, if any."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_mib << 20, file_mib << 20))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        kept["handle"] = xs.share(xs.zeros(4))
+    except xs.XpuShareError as error:
+        return str(error)
+    return ""
+
+
+def shared() -> str:
+    kept["handle"] = xs.share(xs.zeros(4))
+    return str(kept["handle"])
+
+
+def addresses_of_a_peer(known: str, new: str) -> int:
+    """The addresses that the first array of a further exporter takes, in bytes."""
+
+    def now() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+    kept["known"] = xs.attach(known)
+    before = now()
+    kept["new"] = xs.attach(new)
+    return now() - before
+
+
+def test_what_an_exporter_needs_is_what_the_texts_say() -> None:
+    needs = kernel.needs()
+    with Child() as one, Child() as other, Child() as importer:
+        taken = importer.call(addresses_of_a_peer, one.call(shared), other.call(shared))
+        assert needs.addresses - 1 <= taken / (1 << 20) <= needs.addresses + 2
+    with Child() as enough, Child() as little:
+        assert enough.call(share_within, needs.file) == ""
+        assert "File too large" in little.call(share_within, needs.file - 1)
+    page = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text()
+    assert f"up to {needs.file} MiB long" in page
+    assert f"takes {needs.addresses} MiB of addresses" in page
 
 
 def test_too_few_open_files() -> None:

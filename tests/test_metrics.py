@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import re
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +16,9 @@ from typing import Any
 import pytest
 
 import xpushare as xs
-from harness import Child, command
+from harness import Child, command, wait_until
 from xpushare.cli import metrics
+from xpushare.cli.serving import Server
 from xpushare.cli.top import Look
 
 prometheus = pytest.importorskip("prometheus_client")
@@ -74,6 +77,49 @@ def test_a_scrape() -> None:
         )
         assert found["xpushare_object_bytes"][array] == 1 << 20
         assert found["xpushare_channel_frames_sent_total"][frozenset({("channel", label), device})] == 1
+
+
+def test_clients_that_do_not_go_on_silence_nobody() -> None:
+    """More of them than the server serves at once: silent ones, slow ones, and those that do not read the answer."""
+    with served() as address:
+        host, port = re.findall(r"//(.+):(\d+)/", address)[0]
+        clients = [socket.create_connection((host, int(port)), 30) for _ in range(150)]
+        for each in clients[::3]:
+            each.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+        for each in clients[1::3]:
+            each.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        for _ in range(2):
+            with urllib.request.urlopen(address, timeout=60) as reply:
+                assert b"xpushare_objects" in reply.read()
+        assert clients[0].recv(1) == b""  # one of the oldest, of too many
+        for each in clients:
+            each.close()
+
+
+class _Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                self.wfile.write(bytes(1 << 20))
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass
+
+
+def test_a_connection_has_a_time_limit() -> None:
+    with Server("127.0.0.1", 0, _Answer, seconds=0.2) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+        serving.start()
+        try:
+            for begin in (b"", b"GET / HT", b"GET / HTTP/1.0\r\n\r\n"):
+                with socket.create_connection(("127.0.0.1", server.port), 30) as client:
+                    client.sendall(begin)
+                    wait_until(lambda: not [each for each in threading.enumerate() if "process_request" in each.name])
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 def row(**more: Any) -> dict[str, Any]:

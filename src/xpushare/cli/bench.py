@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import shutil
 import sys
 import tempfile
@@ -91,6 +92,14 @@ def collect(
     return {"machine": where, "quick": quick, "rows": rows, "failed": failed}
 
 
+def _write_json(to: str | None, text: str) -> None:
+    """Write the text where `--json` says: to a file, to stdout, or nowhere."""
+    if to == "-":
+        print(text)
+    elif to:
+        write_file(to, text + "\n")
+
+
 def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None = None) -> int:
     """Run the command. By default, `scenarios` are those of `xpushare bench`. Returns 0 unless a scenario failed. Wrong
     usage exits with status 2.
@@ -99,8 +108,11 @@ def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None 
 
     scenarios = SCENARIOS if scenarios is None else scenarios
     if arguments.list:
-        for name, scenario in scenarios.items():
-            print(f"{name:<14} {(scenario.__doc__ or '').strip()}")
+        listed = {name: (scenario.__doc__ or "").strip() for name, scenario in scenarios.items()}
+        if arguments.json != "-":
+            print(*(f"{name:<14} {text}" for name, text in listed.items()), sep="\n")
+        rows = [{"scenario": name, "text": text} for name, text in listed.items()]
+        _write_json(arguments.json, json.dumps(rows, indent=2))
         return 0
     if arguments.plot and importlib.util.find_spec("matplotlib") is None:  # reported before the measurements
         raise InvalidArgumentError("--plot needs matplotlib: pip install '.[bench]' in a checkout of xpushare")
@@ -108,15 +120,9 @@ def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None 
         found = collect(scenarios, arguments.only, quick=arguments.quick, device=arguments.device, progress=True)
     except InvalidArgumentError as error:
         misused(arguments, str(error))
-    rows, failed = found["rows"], found["failed"]
     if arguments.json != "-":
-        print(report.table(found["machine"], rows, failed))
-    if arguments.json:
-        text = report.as_json(found)
-        if arguments.json == "-":
-            print(text)
-        else:
-            write_file(arguments.json, text + "\n")
+        print(report.table(found["machine"], found["rows"], found["failed"]))
+    _write_json(arguments.json, report.as_json(found))
     if arguments.plot:
-        report.plot(found["machine"], rows, arguments.plot)
-    return 1 if failed else 0
+        report.plot(found["machine"], found["rows"], arguments.plot)
+    return 1 if found["failed"] else 0

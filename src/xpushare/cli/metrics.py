@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from xpushare.cli.serving import Server
 from xpushare.cli.top import Look, look
 
 __all__ = ["add_arguments", "run"]
@@ -109,9 +111,20 @@ class _Collector:
 
     def __init__(self, families: Any) -> None:
         self._families = families
+        self._lock = threading.Lock()
+        self._found: Look | None = None
+
+    def _look(self) -> Look:
+        """Look at what is shared now. Requests that come at the same time share one look."""
+        asked = time.monotonic()
+        with self._lock:
+            found = self._found
+            if found is None or found.at < asked:
+                found = self._found = look()
+            return found
 
     def collect(self) -> Iterator[Any]:
-        for name, text, kind, labels, values in samples(look()):
+        for name, text, kind, labels, values in samples(self._look()):
             counts = kind == "counter"
             make = self._families.CounterMetricFamily if counts else self._families.GaugeMetricFamily
             family = make(name, text, labels=labels)
@@ -139,15 +152,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(prometheus.generate_latest(registry).decode(), end="")
         return 0
     host, port = arguments.listen
-    server: Any
     try:
-        server, _thread = prometheus.start_http_server(port, host, registry)
+        server = Server(host, port, prometheus.MetricsHandler.factory(registry))
     except OSError as error:
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
-    print(f"serving http://{host}:{server.server_port}/metrics", file=sys.stderr, flush=True)
+    print(f"serving http://{host}:{server.port}/metrics", file=sys.stderr, flush=True)
     try:
-        threading.Event().wait()
+        server.serve_forever()
     finally:
-        server.shutdown()
         server.server_close()
     return 0

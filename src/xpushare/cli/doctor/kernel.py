@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import platform
 import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from xpushare.adapters.vendor import Check
 
-__all__ = ["examine", "kernel", "kernel_version", "memory_limit"]
+__all__ = ["examine", "kernel", "kernel_version", "memory_limit", "needs"]
 
 _SMALL_MEMORY: Final = 256 << 20
 _FEW_FDS: Final = 256
@@ -63,18 +64,34 @@ def _proc() -> Check:
     return Check("machine", "/proc", "works", "shows this process and its namespaces")
 
 
+class Needs(NamedTuple):
+    """What the shared files of one exporter need, in MiB: the size of the largest, and addresses for all of them."""
+
+    file: int
+    addresses: int
+
+
+def needs() -> Needs:
+    from xpushare.sharing import layout
+
+    files = layout.COMMONS_NBYTES, layout.TABLE_NBYTES
+    return Needs(math.ceil(max(files) / (1 << 20)), math.ceil(sum(files) / (1 << 20)))
+
+
 def _why_no_file(error: OSError) -> tuple[str, str]:
     """Return why a memfd of the needed size could not be made, and what to change."""
     text = error.strerror or str(error)
     if error.errno == errno.EFBIG:
         size = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        return f"{text}: RLIMIT_FSIZE is {size} bytes, sparse files of 98 MiB are needed", "ulimit -f unlimited"
+        why = f"{text}: RLIMIT_FSIZE is {size} bytes, sparse files of {needs().file} MiB are needed"
+        return why, "ulimit -f unlimited"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return text, "ulimit -n 4096"
     if error.errno == errno.ENOMEM:
         size = resource.getrlimit(resource.RLIMIT_AS)[0]
         if size != resource.RLIM_INFINITY:
-            return f"{text}: RLIMIT_AS is {size} bytes, each peer takes 162 MiB of addresses", "ulimit -v unlimited"
+            why = f"{text}: RLIMIT_AS is {size} bytes, each peer takes {needs().addresses} MiB of addresses"
+            return why, "ulimit -v unlimited"
         return text, "free memory, or raise the container's limit (docker run --memory)"
     return text, "allow memfd_create, ftruncate and fcntl(F_ADD_SEALS) in the seccomp profile or the LSM's policy"
 
@@ -105,7 +122,8 @@ def _memfd() -> Iterator[Check]:
         first = system.Mapping(fd, layout.COMMONS_NBYTES, 0, False)
         second = system.Mapping(fd, layout.TABLE_NBYTES, 0, False)
         del first, second
-        yield Check("machine", "address space", "works", "there is room for the shared files of an exporter (162 MiB)")
+        why = f"there is room for the shared files of an exporter ({needs().addresses} MiB)"
+        yield Check("machine", "address space", "works", why)
     except OSError as error:
         why, fix = _why_no_file(error)
         yield Check("machine", "address space" if error.errno == errno.ENOMEM else "memfd_create", "fails", why, fix)
