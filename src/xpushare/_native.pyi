@@ -56,8 +56,8 @@ class OwnedFd:
 
     number: int  # read-only; -1 once it is closed or taken
 
-    def __init__(self, number: int) -> None:
-        """Take over `number`. A number below 3 is replaced by a copy above 2."""
+    def __init__(self, number: int | OwnedFd) -> None:
+        """Take over `number`, or the descriptor of another owner. A number below 3 is replaced by a copy above 2."""
 
     @classmethod
     def memfd(cls, name: str) -> OwnedFd:
@@ -1737,6 +1737,9 @@ class Crew:
     def __init__(self, fd: OwnedFd, memory: memoryview, kind: int, fresh: bool, initial: int = 0) -> None: ...
     def close(self) -> None:
         """End all members of this process, as if they had died. Idempotent."""
+
+    own: int
+    """How many members of this process the crew has, 0 if the crew is closed. Read-only."""
 
     def pid(self, member: int) -> int:
         """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from interrupting import Handler, Interrupt
 
 import xpushare as xs
+from interrupting import Handler, Interrupt
 from sampling import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted finalisers

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interrupting import Handler, Interrupt
 from peering import PAGE, holdings
 
 import xpushare as xs
 from harness import Child, kept, wait_until, withdraw_all
+from interrupting import Handler, Interrupt
 from xpushare.common.threads import Worker
 from xpushare.sharing import node
 

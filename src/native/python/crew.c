@@ -128,6 +128,19 @@ static PyObject *crew_pid(PyObject *self, PyObject *arg)
     return PyLong_FromLong(m < XP_CREW_MEMBERS ? xp_crew_pid(c, m) : -1);
 }
 
+/* How many members of this process the crew has, none if it is of no more use. In C, where no interrupt comes between
+ * a member and its count. */
+static PyObject *crew_own(PyObject *self, void *Py_UNUSED(c))
+{
+    const xp_crew *c = ((xp_crew_object *)self)->c;
+    long n = 0;
+    for (uint32_t i = 0; i < XP_CREW_MASK && xp_crew_usable(c); i++)
+        n += __builtin_popcountll(__atomic_load_n(&c->mine[i], __ATOMIC_RELAXED));
+    return PyLong_FromLong(n);
+}
+
+static PyGetSetDef crew_getset[] = {{"own", crew_own, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+
 static PyMethodDef crew_methods[] = {
     {"close", crew_close, METH_NOARGS, NULL},
     {"pid", crew_pid, METH_O, NULL},
@@ -137,7 +150,8 @@ static PyMethodDef crew_methods[] = {
 static PyMemberDef crew_members[] = {XP_WEAKREFS(xp_crew_object), {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot crew_slots[] = {
-    {Py_tp_new, crew_new}, {Py_tp_dealloc, crew_dealloc}, {Py_tp_methods, crew_methods}, {Py_tp_members, crew_members}, {0, NULL},
+    {Py_tp_new, crew_new}, {Py_tp_dealloc, crew_dealloc}, {Py_tp_methods, crew_methods}, {Py_tp_members, crew_members},
+    {Py_tp_getset, crew_getset}, {0, NULL},
 };
 static PyType_Spec crew_spec = {"xpushare._native.Crew", sizeof(xp_crew_object), 0, Py_TPFLAGS_DEFAULT, crew_slots};
 

@@ -53,8 +53,13 @@ int xp_take_fd(PyObject *owned_fd)
 static PyObject *fd_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"number", NULL};
+    PyObject *from;
     int number;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i", names, &number))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &from))
+        return NULL;
+    if (Py_TYPE(from) == type) /* here, so that no interrupt comes between the former owner and this one */
+        number = xp_take_fd(from);
+    else if (xp_as_int(from, &number) < 0)
         return NULL;
     if (number >= 0)
         return xp_own_fd(type, number, "fcntl(F_DUPFD_CLOEXEC)");

@@ -538,15 +538,14 @@ class Channel(Advised, Awaitable):
             >>> channel
             <Channel 'frames' closed>
         """
-        if not crews.first_close(self):
+        first, end = crews.first_close(self), getattr(self, "_end", _CLOSED)
+        if end is _CLOSED or end.crew.forks != _native.forks():
             return
-        end = self._end
-        if end.crew.forks != _native.forks():
-            return
-        if end.points is not None:
+        end.crew.parting()  # each step has its effect once: after an interrupt, all can be done again
+        if first and end.points is not None:
             end.points.close()
         end.leave()
-        end.crew.part()
+        crews.reap()
         changes, self._changes = self._changes, None
         if changes is not None:
             changes.close()

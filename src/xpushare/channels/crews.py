@@ -17,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import secrets
 import stat
 import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, final
 
@@ -38,6 +40,7 @@ from xpushare.common.errors import (
 )
 from xpushare.common.fds import OwnedFd, own_fd
 from xpushare.common.leaving import Stage, at_leave
+from xpushare.common.threads import holds
 from xpushare.core import memory
 from xpushare.core.labels import LABEL_MOST, label_argument
 from xpushare.core.memory import Range
@@ -61,6 +64,7 @@ __all__ = [
     "meet",
     "names",
     "new_name",
+    "reap",
 ]
 
 LOCK: Final = 1
@@ -78,12 +82,19 @@ _BUSY_MOST: Final = 60.0
 _NAP_MAX: Final = 0.05  # seconds between two looks at a process that is in the way
 _REMOVE_MOST: Final = 0.1  # seconds in which the last member tries to remove the file
 _SWEEP_REST: Final = 10.0  # seconds between two searches for files that dead processes left
-_SWEEP_MOST: Final = 64
+_SWEEP_MOST: Final = 64  # how many files of the living such a search meets
+_SWEEP_REMOVES: Final = 1024
+_FEW: Final = 16  # as many crews are looked at each time
 
 _T = TypeVar("_T")
 # POSIX locks do not exclude threads of one process. Re-entrant, since a garbage collection may close a member.
 _lock = threading.RLock()
 _known: dict[str, Crew] = {}  # by the name of their file
+# Every crew of this process that has not ended, and those of them that may have no member here. An interrupt can come
+# at any moment of a call, and prevent a finaliser, so a crew is here before it has anything, and until it has nothing.
+_all: set[Crew] = set()
+_loose: set[Crew] = set()
+_look_at = 0  # the size of `_all` at which all are looked at: the larger, the rarer
 _swept = -_SWEEP_REST
 
 
@@ -137,9 +148,7 @@ class _NotYet(Exception):
 
 @final
 class Crew:
-    """This process's view of a crew, which is the set of processes that share one channel, lock or atomic. `count` is
-    the number of this process's objects that are members.
-    """
+    """This process's view of a crew, which is the set of processes that share one channel, lock or atomic."""
 
     native: _native.Crew  # there is none before `open`
 
@@ -150,10 +159,12 @@ class Crew:
         self.forks: Final = _native.forks()
         self.ranges: tuple[Range, ...] = ()
         self.exports: Final[list[Implicit]] = []
-        self._handles: Final[list[Handle]] = []
-        self.count = 0
+        self._handles: Sequence[Handle] = ()
         self.inode = 0, 0
         self.number = -1
+        self.placing = False  # whether this process may have made the file, and has not opened it
+        _all.add(self)
+        _loose.add(self)
 
     def open(self, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
         """Take over the descriptor of the crew's file. `ranges` are the objects that the crew shares. `fresh` says
@@ -162,8 +173,18 @@ class Crew:
         number, found = fd.number, os.fstat(fd.number)
         self.inode = found.st_dev, found.st_ino
         self.ranges = tuple(ranges)
-        self.native = _words(self.path, fd, ranges[0], self.kind, fresh, initial)
-        self.number = number
+        self.number = number  # first: an interrupt may come after the next statement has taken the descriptor over
+        try:
+            self.native = _words(self.path, fd, ranges[0], self.kind, fresh, initial)
+        except BaseException:
+            self.number = -1
+            raise
+
+    @property
+    def own(self) -> int:
+        """The number of this process's objects that are members."""
+        native = getattr(self, "native", None)
+        return 0 if native is None else native.own
 
     def ended(self) -> bool:
         """Return whether shared memory of the crew was freed because the process that allocated it has ended. No
@@ -171,7 +192,7 @@ class Crew:
         """
         return any(map(_ended, self.ranges))
 
-    def handles(self) -> list[Handle]:
+    def handles(self) -> Sequence[Handle]:
         """Return the handles by which others open the crew's objects. This process exports all objects itself, even
         those that it has imported. The exception is memory that cannot outlive the process that made it. For such
         memory, the handle of that process is returned.
@@ -179,13 +200,15 @@ class Crew:
         if not self._handles:
             kind = _KINDS[self.kind]
             text = kind if self.name.startswith(".") else f"{kind} {self.name}"[:LABEL_MOST]  # for `ls`
+            handles: list[Handle] = []
             for each in self.ranges:
                 if each.handle is None or each.device.has(Aspect.outlives_exporter):
-                    self.exports.append(Implicit(memory.get(each, implicit=True)))
-                    node.current().table().label(self.exports[-1].handle, text)
-                    self._handles.append(self.exports[-1].handle)
+                    self.exports.append(Implicit(memory.get, each))
+                    handles.append(self.exports[-1].handle)
+                    node.current().table().label(handles[-1], text)
                 else:
-                    self._handles.append(each.handle)
+                    handles.append(each.handle)
+            self._handles = handles
         return self._handles
 
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
@@ -218,7 +241,6 @@ class Crew:
         except BaseException:
             del made  # its destructor leaves the crew
             raise
-        self.count += 1
         return made
 
     def record(self, member: int, handles: Sequence[Handle]) -> None:
@@ -232,38 +254,57 @@ class Crew:
             raw = os.pread(self.number, Handle.NBYTES, _RECORDS + member * _RECORD + 2 * Handle.NBYTES)
         return raw if len(raw) == Handle.NBYTES and any(raw) else None
 
-    def part(self) -> None:
-        """Record that one of this process's members has left. Once the last of them has left, this process leaves the
-        crew.
-        """
-        if self.forks != _native.forks():
-            return
-        with _lock:
-            self.count -= 1
-            if not self.count:
-                self.end()
+    def parting(self) -> None:
+        """Record that one of this process's members is about to leave. `reap` must follow."""
+        _loose.add(self)
 
     def end(self) -> None:
-        """Leave the crew. The last process removes the file."""
-        if self.number < 0:
-            self.close()
-            return
-        try:
-            with contextlib.suppress(XpuShareError, OSError):
+        """Leave the crew. The last process removes the file. Called again if an interrupt came."""
+        number = self.number
+        with contextlib.suppress(XpuShareError, OSError):
+            if number >= 0:
                 deadline = time.monotonic() + _REMOVE_MOST
-                while not _removed_if_empty(self.path, self.number, self.inode) and time.monotonic() < deadline:
+                while not _removed_if_empty(self.path, number, self.inode) and time.monotonic() < deadline:
                     time.sleep(0.001)
-        finally:
-            self.close()
-            if _known.get(self.path.name) is self:
-                del _known[self.path.name]
+            elif self.placing and _known.get(self.path.name, self) is self:
+                _swept_away(self.path)
+        self.number = -1  # before the descriptor is closed: another file may get its number
+        if _known.get(self.path.name) is self:
+            del _known[self.path.name]
+        self.close()
 
     def close(self) -> None:
         """Close the crew's file and end the exports. Idempotent."""
         if (native := getattr(self, "native", None)) is not None:
             native.close()
+        for each in self.exports:
+            each.end()
         self.exports.clear()
-        self._handles.clear()
+        self._handles = ()
+        _all.discard(self)
+
+
+def reap(every: bool = False) -> int:
+    """End the crews in which this process has no member any more. `every` looks also at those in which it had one when
+    it last looked, since an interrupt may have prevented that a member said that it leaves. Returns 0.
+    """
+    global _look_at
+    if holds(_lock):
+        return 0  # within a call that joins, and reaps at its end
+    with _lock:
+        if every or len(_all) >= _look_at:
+            _loose.update(_all)
+        for crew in list(_loose):
+            if crew.forks != _native.forks():
+                _all.discard(crew)
+            elif not crew.own:
+                crew.end()
+            _loose.discard(crew)
+        _look_at = 2 * len(_all) if len(_all) > _FEW else 0
+    return 0
+
+
+memory.on_trim(partial(reap, True))
 
 
 def _ended(place: Range) -> bool:
@@ -389,16 +430,18 @@ def _placed(path: Path) -> OwnedFd | None:
     file. Returns None if another process has created it first.
     """
     temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    fd: OwnedFd | None = None
     with doing(f"making {path}"):
-        fd = own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            fd = own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             _native.lock(fd.number, _native.CREW_JOIN)
             os.link(temporary, path)
-        except (FileExistsError, FileNotFoundError):  # not found: another process took it for what a dead one left
-            fd.close()
-            return None
-        except BaseException:
-            fd.close()
+        except BaseException as error:
+            if fd is not None:
+                fd.close()
+                # not found: another process took the temporary file for what a dead one left
+                if isinstance(error, (FileExistsError, FileNotFoundError)):
+                    return None
             raise
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -429,21 +472,29 @@ def meet(
     """
     path = folder() / _file(kind, name)
     turn = _Turn(_title(kind, name), timeout)
+    nested = holds(_lock)  # in a handler, or a finaliser, that has interrupted such a call
     while True:
-        with _lock:  # but not while waiting, since this process's other crews do not depend on this one
-            _sweep(path.parent)
-            try:
-                return _met(kind, name, create, join, initial)
-            except _NotYet as error:
-                busy = error.busy
+        try:
+            with _lock:  # but not while waiting, since this process's other crews do not depend on this one
+                _sweep(path.parent)
+                return _met(kind, name, create, join, initial, nested)
+        except _NotYet as error:
+            busy = error.busy
+        finally:
+            reap()
         turn.wait(busy)
 
 
 def _met(
-    kind: int, name: str, create: Callable[[], Sequence[Range]] | None, join: Callable[[Crew, bool], _T], initial: int
+    kind: int,
+    name: str,
+    create: Callable[[], Sequence[Range]] | None,
+    join: Callable[[Crew, bool], _T],
+    initial: int,
+    nested: bool,
 ) -> _T | None:
     """Do what `meet` does, without waiting. Raises `_NotYet` if another process is in the way."""
-    crew = _standing(_file(kind, name))
+    crew = _standing(_file(kind, name), nested)
     if crew is not None and crew.ended():
         if create is None:
             return None
@@ -456,7 +507,6 @@ def _met(
         crew = None
     if crew is None:
         crew = Crew(kind, name)
-    crew.count += 1  # so that closing another member meanwhile does not end it
     try:
         if crew.number < 0:
             fresh = _begin(crew, create, initial)
@@ -466,18 +516,20 @@ def _met(
             raise _NotYet(_joiner(crew.number))
         return None if fresh is None else join(crew, fresh)
     finally:
-        crew.count -= 1
         _joined(crew.number)
-        if not crew.count:
-            crew.end()
+        _loose.add(crew)
 
 
-def _standing(file: str) -> Crew | None:
-    """Return the crew of a file that this process is in already, or None."""
+def _standing(file: str, nested: bool) -> Crew | None:
+    """Return the crew of a file that this process is in already, or None. `nested`: another call of this thread may be
+    about to join it.
+    """
     crew = _known.get(file)
-    if crew is None or crew.inode != _inode_at(crew.path):  # the file was removed: another crew has the name by now
+    if (
+        crew is None or crew.number < 0 or crew.inode != _inode_at(crew.path)
+    ):  # the file was removed: another crew has the name by now
         return None
-    if not crew.count:  # an interrupt came between its last member and its end
+    if not crew.own and not nested:  # an interrupt came between its last member and its end
         crew.end()
         return None
     return crew
@@ -549,6 +601,7 @@ def _begin(crew: Crew, create: Callable[[], Sequence[Range]] | None, initial: in
         if fd is None:
             if create is None:
                 return None
+            crew.placing = True
             fd = _placed(path)
             if fd is None:
                 continue
@@ -712,22 +765,33 @@ def _sweep(where: Path) -> None:
     _swept = now
     with doing(f"listing {where}"):
         names = os.listdir(where)
-    for name in names[:_SWEEP_MOST]:
-        if name in _known:
-            continue
+    random.shuffle(names)  # the living ones may be listed first, and each process may sweep only once
+    mine = {crew.inode for crew in _all}
+    living = removed = 0
+    for name in names:
         with contextlib.suppress(XpuShareError, OSError):
-            inode = _inode_at(where / name)
-            if inode is None or any(crew.inode == inode for crew in _known.values()):
-                continue
-            fd = _opened(where / name)
-            if fd is not None:
-                with fd:
-                    _removed_if_empty(where / name, fd.number, inode)
+            gone = _inode_at(where / name) not in mine and _swept_away(where / name)
+            living += not gone
+            removed += gone
+        if living == _SWEEP_MOST or removed == _SWEEP_REMOVES:
+            break
+
+
+def _swept_away(path: Path) -> bool:
+    """Remove the file of a crew that no process is in, and that this process has not open. Returns whether it is
+    gone.
+    """
+    fd = _opened(path)
+    if fd is not None:
+        with fd:
+            found = os.fstat(fd.number)
+            _removed_if_empty(path, fd.number, (found.st_dev, found.st_ino))
+    return _inode_at(path) is None
 
 
 def _leave_all(_deadline: float) -> None:
     with _lock:
-        for crew in list(_known.values()):
+        for crew in list(_all):
             crew.end()
 
 
@@ -735,7 +799,8 @@ def _after_fork() -> None:
     global _lock, _swept
     _lock = threading.RLock()
     _swept = -_SWEEP_REST
-    _known.clear()  # these are the parent's crews, whose fds the engine has closed
+    for each in (_known, _all, _loose):
+        each.clear()  # these are the parent's crews, whose fds the engine has closed
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -144,7 +144,7 @@ class End(ChannelEnd):
         from now on.
         """
         slots = self.crew.ranges[1]
-        exported = Implicit(memory.get(slots, implicit=True))
+        exported = Implicit(memory.get, slots)
         locked = memory.open_(exported.handle, device)
         moved = locked.offset - slots.offset
         self.places = [locked.replace(offset=each.offset + moved, nbytes=each.nbytes) for each in self.places]

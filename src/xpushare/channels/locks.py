@@ -78,10 +78,12 @@ class _Shared(Advised):
         return self._pickle
 
     def _close(self) -> None:
-        if crews.first_close(self):
+        crew = getattr(self, "_crew", None)
+        crews.first_close(self)
+        if isinstance(crew, Crew):  # each step has its effect once: after an interrupt, all can be done again
+            crew.parting()
             self._leave()
-            if isinstance(self._crew, Crew):
-                self._crew.part()
+            crews.reap()
 
     __del__ = _close
 

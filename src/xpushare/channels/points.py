@@ -103,7 +103,7 @@ class Points:
         self._crew: Final = end.crew
         self._member: Final = end.member
         self._event: Final = events.create(self._device, None, True, False)
-        self._export: Final = Implicit(events.get(self._event, implicit=True))
+        self._export: Final = Implicit(events.get, self._event)
         self._events: Final[dict[tuple[int, int], Opened | None]] = {}
         self._crew.record(self._member, [*self._crew.handles(), self._export.handle])
         for member in range(CREW_MEMBERS):  # now, since a writer may exit later and leave frames behind

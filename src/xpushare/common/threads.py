@@ -10,12 +10,12 @@ from __future__ import annotations
 import _thread
 import threading
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
 from weakref import ref
 
 from xpushare.common.errors import OutOfMemoryError
 
-__all__ = ["Worker", "name_here"]
+__all__ = ["Worker", "holds", "name_here"]
 
 _LOOK: Final = 0.05  # seconds between checks that a thread that has not begun still exists
 _names: dict[int, str] = {}  # of the threads that run, by their identity
@@ -83,6 +83,13 @@ def _run(work: Callable[[], None], name: str, begun: _thread.LockType, _life: _L
         work()
     finally:
         _names.pop(_thread.get_ident(), None)
+
+
+def holds(lock: Any) -> bool:
+    """Return whether this thread holds the `RLock`. Code that does not call itself finds it held if the handler of a
+    signal, or a finaliser, has interrupted the code that holds it.
+    """
+    return bool(lock._is_owned())
 
 
 def name_here() -> str:

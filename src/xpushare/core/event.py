@@ -219,8 +219,12 @@ def create(
     raises=(InvalidArgumentError, OutOfMemoryError, ForkError, DeviceError),
     makes="event handle",
 )
-def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export an event that was created here with `enable_ipc=True`. The handle keeps the event alive until `put`."""
+def get(
+    source: Opened, context: Context | None = None, implicit: bool = False, into: list[Handle] | None = None
+) -> Handle:
+    """Export an event that was created here with `enable_ipc=True`. The handle keeps the event alive until `put`. The
+    handle is also appended to `into`.
+    """
     if source.handle is not None:
         raise InvalidArgumentError(
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
@@ -234,7 +238,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     prepared = timeline.prepared
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
-    return table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)])[0]
+    return table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)], into=into)[0]
 
 
 @operation(

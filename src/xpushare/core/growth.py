@@ -81,7 +81,7 @@ class Growth:
         """Return the handle of the event that notifies followers of a change."""
         with self.lock:
             if self.telling is None:
-                self.telling = Implicit(event.get(self.changed, None, True))
+                self.telling = Implicit(event.get, self.changed)
             return self.telling.handle
 
     def mapped(self) -> int:
@@ -183,7 +183,7 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
             part = max(wanted - mapped, min(mapped // _PART, reserved.nbytes - mapped))
             piece = -(-part // reserved.granularity) * reserved.granularity
             held = physical.create(piece, reserved.device, reserved.context, True)
-            export = Implicit(physical.get(held, None, True))
+            export = Implicit(physical.get, held)
             raw = bytes(export.handle)
             growth.write(place, raw)
             _add(reserved, growth, held, "rw", _Piece(raw, export))

@@ -338,8 +338,10 @@ _trimmers: list[Callable[[], int]] = [_trim_exports, _trim_host, _trim_imports, 
 
 
 def on_trim(function: Callable[[], int]) -> None:
-    """Make `trim` call `function`, which releases its cache and returns the number of released bytes."""
-    _trimmers.append(function)
+    """Make `trim` call `function`, which releases its cache and returns the number of released bytes. It is called
+    before the others, which may cache what it releases.
+    """
+    _trimmers.insert(0, function)
 
 
 @operation("trim", raises=())
@@ -395,9 +397,10 @@ def get(
     opens: int | None = None,
     implicit: bool = False,
     ttl: int | None = None,
+    into: list[Handle] | None = None,
 ) -> Handle:
     """Export a range of an allocation of this process. Every call makes a distinct handle, which keeps the allocation
-    alive until `put`.
+    alive until `put`. The handle is also appended to `into`, which the caller can end if an interrupt comes.
     """
     if context is not None:
         resolve_context(source.device, context)
@@ -406,7 +409,7 @@ def get(
     if exported is None:
         prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
         exported = table.of_range(source, prepared, read_only, implicit)
-    return table.export((exported,), opens, ttl)[0]
+    return table.export((exported,), opens, ttl, into)[0]
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:

@@ -126,7 +126,7 @@ def mark(work: Work, device: Device) -> Mark:
     point = kept.point = queues.signal(work, kept.event)
     export = kept.export()
     if export is None:
-        export = Implicit(events.get(kept.event, implicit=True))
+        export = Implicit(events.get, kept.event)
         kept.export = ref(export)
     made: Mark = _new(Mark, (export, point))
     return made

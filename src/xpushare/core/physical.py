@@ -24,6 +24,7 @@ from xpushare.common.errors import (
     OutOfMemoryError,
     XpuShareError,
 )
+from xpushare.common.threads import holds
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.opening import OPEN_ERRORS, Openers, import_own, opening_device, own_export
@@ -86,9 +87,11 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, ForkError, DeviceError),
     makes="physical memory handle",
 )
-def get(source: Held, context: Context | None = None, implicit: bool = False) -> Handle:
+def get(
+    source: Held, context: Context | None = None, implicit: bool = False, into: list[Handle] | None = None
+) -> Handle:
     """Export physical memory that was created with `enable_ipc=True`, or imported. The handle keeps the memory alive
-    until `put`.
+    until `put`. The handle is also appended to `into`.
     """
     pages = source.pages
     if not pages.ipc_enabled:
@@ -101,7 +104,7 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     table = node.current().table()
     prepared = table.prepare("physical_memory", info_of(pages.device), what, pages.serial)
     exported = Exported(prepared, pages, source.lease, nbytes=pages.nbytes, implicit=implicit)
-    return table.export([exported])[0]
+    return table.export([exported], into=into)[0]
 
 
 @operation(
@@ -321,11 +324,6 @@ _CHANGING: Final = (
     "this thread is in the midst of another call that changes this range: the handler of a signal, or a finaliser, has "
     "interrupted that call. Have the handler set a flag, and use the range after the call"
 )
-
-
-def holds(lock: Any) -> bool:
-    """Whether this thread holds the re-entrant lock."""
-    return bool(lock._is_owned())
 
 
 def exclusive(lock: Any) -> Any:

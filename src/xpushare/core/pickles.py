@@ -155,13 +155,28 @@ def message() -> Generator[None]:
 
 
 class Implicit:
-    """Holds the handle of an export. When this object dies, the export ends."""
+    """Holds the handle of an export. When this object dies, the export ends.
 
-    __slots__ = ("__weakref__", "_end", "handle")
+    Args:
+        get: The operation that exports. It puts the handle into the list `into`, which this object holds already, so
+            that no interrupt loses the handle on its way.
+        source: What to export.
+    """
 
-    def __init__(self, handle: Handle) -> None:
-        self.handle: Handle = handle
-        self._end = End(_withdraw, handle)
+    __slots__ = ("__weakref__", "_end", "_taken")
+
+    def __init__(self, get: Callable[..., Handle], source: object) -> None:
+        self._taken: list[Handle] = []
+        self._end = End(_withdraw_all, self._taken)
+        get(source, implicit=True, into=self._taken)
+
+    @property
+    def handle(self) -> Handle:
+        return self._taken[0]
+
+    def end(self) -> None:
+        """End the export now. Idempotent."""
+        _withdraw_all(self._taken)
 
 
 class ImplicitAll:
@@ -172,12 +187,6 @@ class ImplicitAll:
     def __init__(self, handles: list[Handle]) -> None:
         self.handles = handles
         self._end = End(_withdraw_all, handles)
-
-
-def _withdraw(handle: Handle) -> None:
-    table = node.current().table_if_any
-    if table is not None:
-        table.withdraw(handle, layout.REASON_FREED)
 
 
 def _withdraw_all(handles: list[Handle]) -> None:

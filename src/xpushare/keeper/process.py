@@ -220,7 +220,7 @@ class Keeper:
         fds = iter(client.fds)
         made: list[Exported] = []
         for fact in facts:
-            taken = [OwnedFd(next(fds).take()) for _ in range(fact.fds)]
+            taken = [OwnedFd(next(fds)) for _ in range(fact.fds)]
             owned = _owned(fact, taken)
             assert owned.exporter is not None
             template = self._table.prepare(fact.kind, owned.exporter, owned.export(), self._table.new_object())

@@ -194,9 +194,16 @@ class Table:
             payload, *(on_demand or ()),
         )  # fmt: skip
 
-    def export(self, exports: Sequence[Exported], opens: int | None = None, ttl: int | None = None) -> list[Handle]:
+    def export(
+        self,
+        exports: Sequence[Exported],
+        opens: int | None = None,
+        ttl: int | None = None,
+        into: list[Handle] | None = None,
+    ) -> list[Handle]:
         """Publish these exports and return their handles: all of them, or none. Each export keeps its source alive
-        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds have passed.
+        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds have passed. The handles are also
+        appended to `into`.
         """
         if not self._serving or self._lingering or self._ending:
             self.ready(len(exports))
@@ -216,6 +223,8 @@ class Table:
                     text = labels.get(each.source)
                     if text is not None:
                         self.label(handle, text)
+            if into is not None:
+                into.extend(handles)
         except BaseException as error:  # perhaps an interrupt, after they were published
             with self._lock:
                 for each in exports:

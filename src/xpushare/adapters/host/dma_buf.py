@@ -87,7 +87,7 @@ class HostDmaBuf(DriverMemory):
             if error.errno in _TO_MAP:
                 raise from_os_error(error, doing) from error
             raise FeatureNotSupportedError(f"{doing}: {_UNMAPPABLE} ({error.strerror})", native=error.errno) from error
-        self.fd = OwnedFd(fd.take())
+        self.fd = OwnedFd(fd)
         self._exposed = exposed_nbytes
         self.address = self._mapping.address
         self.nbytes = nbytes

@@ -128,7 +128,7 @@ class HostMemory(DriverMemory):
         fd = check_imported(calls, doing, what)
         inode = calls.checked(doing, "fstat", fd).st_ino if what.again else 0
         mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
-        return cls(mapping, what.nbytes, OwnedFd(what.fds[0].take()) if what.again else None, inode)
+        return cls(mapping, what.nbytes, OwnedFd(what.fds[0]) if what.again else None, inode)
 
     def export(self, read_only: bool) -> Export:
         if self._fd is None:
@@ -187,7 +187,7 @@ class HostPhysical(DriverPhysical):
         doing = f"importing {what.nbytes} bytes of physical memory"
         number = check_imported(calls, doing, what)
         inode = calls.checked(doing, "fstat", number).st_ino
-        return cls(OwnedFd(what.fds[0].take()), what.nbytes, inode)
+        return cls(OwnedFd(what.fds[0]), what.nbytes, inode)
 
     def export(self) -> Export:
         return Export(self.nbytes, self.nbytes, (self.fd.number,), self._inode, form=Form.MEMFD)

@@ -160,7 +160,7 @@ class Adopted(Mapped):
         address = _import(engine, gpu, doing, fd.number, nbytes)
         super().__init__(engine, gpu, address, nbytes, _free, gpu, address)
         self._gpu = gpu
-        self._fd = OwnedFd(fd.take())
+        self._fd = OwnedFd(fd)
 
     def export(self, read_only: bool) -> Export:
         gpu, fds = self._gpu, (self._fd.number,)

@@ -66,7 +66,7 @@ class HostMemory(DriverMemory):
         fd = check_imported(engine.calls, doing, what)
         inode = engine.calls.checked(doing, "fstat", fd).st_ino if what.again else 0
         mapping = cls._map(engine, device, doing, fd, what.exposed_nbytes, what.read_only)
-        kept = OwnedFd(what.fds[0].take()) if what.again else None
+        kept = OwnedFd(what.fds[0]) if what.again else None
         return cls(engine, device, kept, inode, mapping, what.nbytes)
 
     def export(self, read_only: bool) -> Export:

@@ -292,7 +292,7 @@ class DeviceMemory(Mapped):
                         fd.close()  # the handle holds the memory; fds for all allocations would be too many
                 address = _map(engine, device, doing, pieces, "r" if what.read_only else "rw")
                 if what.again and len(sizes) == 1:
-                    kept = OwnedFd(what.fds[0].take())  # drivers export no imports
+                    kept = OwnedFd(what.fds[0])  # drivers export no imports
             finally:
                 for piece in pieces:
                     quietly(device.release, doing, piece.handle)

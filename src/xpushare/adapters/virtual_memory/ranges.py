@@ -59,7 +59,7 @@ class PhysicalPages(DriverPhysical):
                     where = engine.devices()[location]
                     raise FeatureNotSupportedError(f"{doing}: it is memory of {where}, which it cannot reach")
                 _check_size(device, doing, handle, what.nbytes)
-                fd = OwnedFd(what.fds[0].take())
+                fd = OwnedFd(what.fds[0])
             except BaseException:
                 quietly(device.release, doing, handle)
                 raise

@@ -103,7 +103,7 @@ class Vulkan(base.Adapter):
                 f"driver {origin[0]}, device {origin[1]}, and this is driver {device.driver_uuid}, device {device.uuid}"
             )
         dedicated = what.form is Form.OPAQUE_FD and what.payload[:1] == b"\1"
-        return OpaqueMemory(device, OwnedFd(what.only_fd(doing).take()), what.exposed_nbytes, what.nbytes, dedicated)
+        return OpaqueMemory(device, OwnedFd(what.only_fd(doing)), what.exposed_nbytes, what.nbytes, dedicated)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         return {} if physical else {Form.VMM_FD: Same.DEVICE}
