@@ -11,7 +11,7 @@ from pathlib import Path
 
 from xpushare.ur.loader._builds import ORDER, TABLES
 
-__all__ = ["CC", "Run", "compiled", "names"]
+__all__ = ["CC", "SOURCE", "Run", "compiled", "names"]
 
 CC = os.environ.get("CC", "cc")
 SOURCE = Path(__file__).with_name("loader.c")

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_loader import Run, compiled, names
+from small_loader import CC, SOURCE, Run, compiled, names
 
 import xpushare as xs
 from xpushare import PeerLostError, cli
 from xpushare.ur.loader import interpreter
-from xpushare.ur.loader._builds import BUILDS
+from xpushare.ur.loader._builds import BUILDS, ORDER, TABLES
 
 
 def answer(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -36,6 +36,52 @@ def test_a_build_that_is_not_known(library: Path, folder: Path) -> None:
         done = subprocess.run([binary, library, "threads"], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (3, "refused 43\n")
         assert "knows no such build" in done.stderr
+
+
+def static_loader(folder: Path, library: Path, counts: dict[str, int]) -> str:
+    """What it says. `counts`: how many functions each table has, in the order of the tables."""
+    folder.mkdir()
+    turns = sorted(counts)  # the real one fills them in this order
+    lines = [f'{{"{getter}", {turns.index(getter)}, {count}}},' for getter, count in counts.items()]
+    (folder / "tables.h").write_text("\n".join(lines))
+    source = SOURCE.with_name("static_loader.c")
+    command = [CC, "-std=gnu11", "-w", f"-I{folder}", str(source), "-o", str(folder / "loader"), "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    done = subprocess.run(
+        [folder / "loader", library], env={**os.environ, "XPUSHARE_PYTHON": sys.executable},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def counts_of(build: str) -> dict[str, int]:
+    texts = {
+        getter: [text for of, text in TABLES[getter].items() if build in of.split()] for getter in ORDER[build].split()
+    }
+    return {getter: len(text.split()) for getter, [text] in texts.items()}
+
+
+@pytest.mark.usefixtures("program")  # skips where no interpreter can be started
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_static_loader_that_names_no_functions(build: str, library: Path, tmp_path: Path) -> None:
+    """As Unified Runtime builds it by default: it is recognised by where its tables stand."""
+    total = sum(counts_of(build).values())
+    said = static_loader(tmp_path / "loader", library, counts_of(build))
+    assert said == f"filled {total} of {total}, nothing behind: 1, adapters: 1 0\n"
+
+
+@pytest.mark.usefixtures("program")
+def test_a_static_loader_whose_tables_have_other_sizes(library: Path, tmp_path: Path) -> None:
+    for number, (getter, more) in enumerate({"urGetKernelProcAddrTable": 1, "urGetIPCExpProcAddrTable": -1}.items()):
+        counts = counts_of(BUILDS[0])
+        counts[getter] += more
+        said = static_loader(tmp_path / str(number), library, counts)
+        assert said.startswith("refused 43 at urGet")
+        assert "have other sizes" in said
+    fewer = {getter: count for getter, count in counts_of(BUILDS[0]).items() if "Graph" not in getter}
+    said = static_loader(tmp_path / "fewer", library, fewer)
+    assert said.startswith("refused 43 at urGetAdapterProcAddrTable")
+    assert "knows no such build" in said
 
 
 @pytest.mark.parametrize("build", BUILDS[1:])

@@ -15,9 +15,8 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    unsigned functions; /* that it names, and */
-    uint64_t fingerprint;
-    xp_table tables[XP_MOST_TABLES];
+    xp_fingerprint functions, getters; /* of the names of its tables' functions, and of those that fill the tables */
+    xp_table tables[XP_MOST_TABLES]; /* in the order in which they stand in a handle's */
 } xp_build;
 
 static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
@@ -29,33 +28,86 @@ static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
 
 #define XP_VERSION 12 /* 0.12 */
 
-/* The build of the loader that calls from `code`, or NULL if it is unknown. */
-static const xp_build *build_of(const void *code)
+#define XP_BUILDS (sizeof xp_builds / sizeof *xp_builds)
+
+static bool same(xp_fingerprint a, xp_fingerprint b) { return a.count == b.count && a.sum == b.sum; }
+
+static pthread_mutex_t builds = PTHREAD_MUTEX_INITIALIZER; /* for what follows */
+static bool looked, named; /* named: the loader names its functions, so its build is certain */
+static bool possible[XP_BUILDS];
+static const xp_build *taken; /* the build whose tables `xp_dispatch` has */
+
+static void look_at(const void *code)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static const xp_build *found;
-    static bool looked;
-    pthread_mutex_lock(&lock);
-    if (!looked) {
-        Dl_info info = {.dli_fname = "the loader"};
-        unsigned count;
-        uint64_t fingerprint;
-        looked = true;
-        xp_fingerprint(code, &count, &fingerprint);
-        for (size_t i = 0; i < sizeof xp_builds / sizeof *xp_builds; i++)
-            if (xp_builds[i].functions == count && xp_builds[i].fingerprint == fingerprint)
-                found = &xp_builds[i];
-        xp_slot *slot = xp_dispatch;
-        for (const xp_table *table = found ? found->tables : NULL; table && table->slots; table++)
-            for (unsigned k = 0; k < table->count; k++)
-                *slot++ = table->slots[k];
-        dladdr(code, &info);
-        if (!found)
-            xp_log("refused by this library, which knows no such build of Unified Runtime's loader, so that its tables "
-                   "may be smaller than ours: %s (%u functions, %#llx)",
-                   info.dli_fname, count, (unsigned long long)fingerprint);
+    xp_fingerprint functions, getters;
+    looked = true;
+    xp_fingerprints(code, &functions, &getters);
+    for (size_t i = 0; i < XP_BUILDS; i++)
+        named |= possible[i] = same(functions, xp_builds[i].functions) && same(getters, xp_builds[i].getters);
+    bool any = named;
+    for (size_t i = 0; i < XP_BUILDS && !named; i++) /* a loader that names functions names all of them */
+        any |= possible[i] = same(getters, xp_builds[i].getters) && functions.count < xp_builds[i].functions.count / 2;
+    if (any)
+        return;
+    Dl_info info = {.dli_fname = "the loader"};
+    dladdr(code, &info);
+    xp_log("refused by this library, which knows no such build of Unified Runtime's loader, so that its tables may be "
+           "smaller than ours: %s (%u functions, %#llx)",
+           info.dli_fname, functions.count + getters.count, (unsigned long long)(functions.sum + getters.sum));
+}
+
+/* Return the table that the function with that number fills, or NULL. `before`: how many slots stand before it. */
+static const xp_table *table_of(const xp_build *build, unsigned getter, ptrdiff_t *before)
+{
+    *before = 0;
+    for (const xp_table *each = build->tables; each->slots; each++) {
+        if (each->getter == getter)
+            return each;
+        *before += each->count;
     }
-    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* Rule out the builds in which that table would stand elsewhere. All tables stand in one struct, and the loader begins
+ * with the first. */
+static void rule_out(unsigned getter, const xp_slot *table)
+{
+    static __thread const xp_slot *first;
+    bool any = false, had = false;
+    for (size_t i = 0; i < XP_BUILDS; i++) {
+        ptrdiff_t before;
+        bool known = table_of(&xp_builds[i], getter, &before) != NULL;
+        if (known && before == 0)
+            first = table;
+        had |= possible[i];
+        possible[i] &= known && first && table == first + before;
+        any |= possible[i];
+    }
+    if (had && !any)
+        xp_log("refused by this library, since the tables of this build of Unified Runtime's loader have other sizes "
+               "than those of the builds that it knows");
+}
+
+/* The build of the loader that calls from `code` to have that table filled, or NULL if it is unknown. */
+static const xp_build *build_of(const void *code, unsigned getter, const xp_slot *table)
+{
+    const xp_build *found = NULL;
+    pthread_mutex_lock(&builds);
+    if (!looked)
+        look_at(code);
+    if (!named)
+        rule_out(getter, table);
+    for (size_t i = XP_BUILDS; i-- > 0;)
+        if (possible[i])
+            found = &xp_builds[i];
+    if (found && found != taken) {
+        xp_slot *slot = xp_dispatch;
+        taken = found;
+        for (const xp_table *each = found->tables; each->slots; each++)
+            for (unsigned k = 0; k < each->count; k++)
+                *slot++ = each->slots[k];
+    }
+    pthread_mutex_unlock(&builds);
     return found;
 }
 
@@ -65,18 +117,16 @@ static uint32_t fill(unsigned getter, const void *code, uint32_t version, xp_slo
         return XP_INVALID_NULL_POINTER;
     if (version != XP_VERSION)
         return XP_UNSUPPORTED_VERSION;
-    const xp_build *build = build_of(code);
+    const xp_build *build = build_of(code, getter, table);
     if (!build)
         return XP_UNSUPPORTED_VERSION;
     if (!xp_python_start(XP_FUNCTIONS, xp_flush))
         return XP_UNINITIALIZED;
-    for (const xp_table *each = build->tables; each->slots; each++)
-        if (each->getter == getter) {
-            for (unsigned i = 0; i < each->count; i++)
-                table[i] = each->slots[i];
-            return XP_SUCCESS;
-        }
-    return XP_UNSUPPORTED_FEATURE;
+    ptrdiff_t before;
+    const xp_table *found = table_of(build, getter, &before);
+    for (unsigned i = 0; found && i < found->count; i++)
+        table[i] = found->slots[i];
+    return found ? XP_SUCCESS : XP_UNSUPPORTED_FEATURE;
 }
 
 #define XP_GETTER(name)                                                                                                \

@@ -1392,7 +1392,7 @@ static const xp_slot urGetVirtualMemProcAddrTable_0[] = {
     G(urGetAdapterProcAddrTable) G(urGetBindlessImagesExpProcAddrTable) G(urGetCommandBufferExpProcAddrTable) G(urGetContextProcAddrTable) G(urGetDeviceExpProcAddrTable) G(urGetDeviceProcAddrTable) G(urGetEnqueueExpProcAddrTable) G(urGetEnqueueProcAddrTable) G(urGetEventExpProcAddrTable) G(urGetEventProcAddrTable) G(urGetGraphExpProcAddrTable) G(urGetIPCExpProcAddrTable) G(urGetKernelProcAddrTable) G(urGetMemProcAddrTable) G(urGetMemoryExportExpProcAddrTable) G(urGetPhysicalMemProcAddrTable) G(urGetPlatformProcAddrTable) G(urGetProgramExpProcAddrTable) G(urGetProgramProcAddrTable) G(urGetQueueExpProcAddrTable) G(urGetQueueProcAddrTable) G(urGetSamplerProcAddrTable) G(urGetUSMExpProcAddrTable) G(urGetUSMProcAddrTable) G(urGetUsmP2PExpProcAddrTable) G(urGetVirtualMemProcAddrTable)
 
 static const xp_build xp_builds[] = {
-    {"2026.2", 267, 0x74b3aa00b36a858dull, {
+    {"2026.2", {241, 0x522579c03b888d7dull}, {26, 0x228e304077e1f810ull}, {
         XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
         XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
         XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),
@@ -1420,7 +1420,7 @@ static const xp_build xp_builds[] = {
         XP_TABLE(XP_urGetDeviceProcAddrTable, urGetDeviceProcAddrTable_0),
         XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
     }},
-    {"2026.1.2", 260, 0x5eb3a88d28717e4dull, {
+    {"2026.1.2", {235, 0x161fdde187323453ull}, {25, 0x4893caaba13f49faull}, {
         XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
         XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
         XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),
@@ -1447,7 +1447,7 @@ static const xp_build xp_builds[] = {
         XP_TABLE(XP_urGetDeviceProcAddrTable, urGetDeviceProcAddrTable_0),
         XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
     }},
-    {"2026.0", 255, 0xda0253d85b23065full, {
+    {"2026.0", {230, 0x916e892cb9e3bc65ull}, {25, 0x4893caaba13f49faull}, {
         XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
         XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
         XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),

@@ -1,6 +1,7 @@
 /* Which build of the loader calls. Its tables grew while its version stayed the same, and SYCL's runtime is linked
- * with the loader. So a build is recognised by the names of Unified Runtime's functions in the calling library: the
- * loader and its layers name each function of each table. */
+ * with the loader. So a build is recognised by the names of Unified Runtime's functions in the calling library. A loader
+ * that is a library of its own, and one with the tracing layer, name each function of each table. A static loader
+ * without that layer names only the functions that fill its tables. */
 #include "parts.h"
 
 #include <dlfcn.h>
@@ -69,17 +70,24 @@ static uint64_t hash_of(const char *name)
     return hash;
 }
 
-void xp_fingerprint(const void *code, unsigned *count, uint64_t *sum)
+static bool is_getter(const char *name)
+{
+    static const char end[] = "ProcAddrTable";
+    size_t length = strlen(name);
+    return has_prefix(name, "urGet") && length >= sizeof end && !strcmp(name + length - (sizeof end - 1), end);
+}
+
+void xp_fingerprints(const void *code, xp_fingerprint *functions, xp_fingerprint *getters)
 {
     static xp_names names; /* only the start uses it, under its lock */
     names = (xp_names){.code = code};
     dl_iterate_phdr(look, &names);
     qsort(names.names, names.count, sizeof *names.names, compare);
-    *count = 0;
-    *sum = 0;
+    *functions = *getters = (xp_fingerprint){0};
     for (size_t i = 0; i < names.count; i++)
         if (i == 0 || strcmp(names.names[i], names.names[i - 1]) != 0) {
-            ++*count;
-            *sum += hash_of(names.names[i]);
+            xp_fingerprint *of = is_getter(names.names[i]) ? getters : functions;
+            of->count++;
+            of->sum += hash_of(names.names[i]);
         }
 }

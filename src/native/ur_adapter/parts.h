@@ -185,8 +185,13 @@ void *xp_python_unlock(void);
 void xp_python_lock(void *unlocked);
 
 /* --- loader.c ----------------------------------------------------------------------------------------------------- */
-/* The number of functions of the tables that the library containing `code` names, and the sum of their hashes. */
-void xp_fingerprint(const void *code, unsigned *count, uint64_t *sum);
+/* The number of names, and the sum of their hashes. */
+typedef struct {
+    unsigned count;
+    uint64_t sum;
+} xp_fingerprint;
+/* The names in the library that contains `code`: of functions of the tables, and of those that fill the tables. */
+void xp_fingerprints(const void *code, xp_fingerprint *functions, xp_fingerprint *getters);
 
 /* --- adapter.c ---------------------------------------------------------------------------------------------------- */
 uint32_t xp_answer(unsigned function, const uint64_t *words, unsigned count);

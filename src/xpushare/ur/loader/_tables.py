@@ -340,9 +340,9 @@ def _numbers() -> Iterator[str]:
     yield "#endif"
 
 
-def _fingerprint(names: list[str]) -> int:
-    """Return a number that identifies the set of functions that a loader knows. It is the sum of the 64-bit FNV-1a
-    hashes of their names. The library computes the same number.
+def _fingerprint(names: list[str]) -> str:
+    """Return the initialiser of an `xp_fingerprint`, which identifies a set of names that a loader contains: how many
+    they are, and the sum of their 64-bit FNV-1a hashes. The library computes the same numbers.
     """
     total = 0
     for name in names:
@@ -350,7 +350,7 @@ def _fingerprint(names: list[str]) -> int:
         for byte in name.encode():
             number = (number ^ byte) * 0x100000001B3 % (1 << 64)
         total += number
-    return total % (1 << 64)
+    return f"{{{len(names)}, {total % (1 << 64):#x}ull}}"
 
 
 def _entry(number: int, function: Function) -> str:
@@ -401,8 +401,8 @@ def tables() -> str:
         by_name = {
             getter: names for getter in order for builds, names in TABLES[getter].items() if build in builds.split()
         }
-        named = [*order, *(name for names in by_name.values() for name in names.split())]
-        lines += [f'    {{"{build}", {len(named)}, {_fingerprint(named):#x}ull, {{']
+        named = [name for names in by_name.values() for name in names.split()]
+        lines += [f'    {{"{build}", {_fingerprint(named)}, {_fingerprint(order)}, {{']
         lines += [f"        XP_TABLE(XP_{getter}, {known[getter, build]})," for getter in order]
         lines += ["    }},"]
     return "\n".join([*lines, "};", "", "#endif", ""])
