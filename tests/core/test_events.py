@@ -320,7 +320,7 @@ def test_profiling(device: str, queue: xs.Queue) -> None:
         queue.synchronize(10)
         profile = event._use().profile
         assert profile is not None
-        assert before <= profile.queued <= profile.submit <= profile.start <= profile.end <= time.monotonic_ns()
+        assert before <= profile.queued <= profile.submit <= profile.start == profile.end <= time.monotonic_ns()
         assert not event.ipc_enabled
 
 

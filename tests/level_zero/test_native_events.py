@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from ctypes import byref, c_void_p
+from pathlib import Path
 
 import pytest
 from bare import Bare
@@ -113,9 +115,52 @@ def test_handles_are_the_drivers() -> None:
     handle = ur.urQueueGetNativeHandle(world.queue, ur.QueueNativeDesc(ctypes.addressof(kind)))
     assert kind.value == 1
     bare("zeCommandListHostSynchronize", c_void_p(handle), ctypes.c_uint64(0))
+    again = ur.urQueueCreateWithNativeHandle(handle, world.context, None, None)
+    assert ur.urQueueGetNativeHandle(again, None) == handle
+    assert ur.urQueueGetInfo(again, ur.QueueInfo.CONTEXT) is world.context
+    memory = ur.urUSMHostAlloc(world.context, None, None, 4096)
+    for number, queue in enumerate((world.queue, again) * 3):
+        ur.urEnqueueUSMFill(queue, memory, bytes([number + 1]), 4096, [])
+    ur.urQueueFinish(again)
+    assert ctypes.string_at(memory, 4096) == bytes([6]) * 4096
+    ur.urQueueRelease(again)
+    ur.urEnqueueUSMFill(world.queue, memory, b"x", 4096, [])
+    ur.urQueueFinish(world.queue)
+    ur.urUSMFree(world.context, memory)
     with pytest.raises(ur.URError) as caught:
-        ur.urQueueCreateWithNativeHandle(handle, world.context, None, None)
-    assert caught.value.result is ur.Result.ERROR_UNSUPPORTED_FEATURE
+        ur.urQueueCreateWithNativeHandle(0, world.context, None, None)
+    assert caught.value.result is ur.Result.ERROR_INVALID_VALUE
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_list_of_the_program_s_as_a_queue(owned: bool) -> None:
+    """Commands of the queue come after what is in the list, and before what comes later."""
+    signaller, world, bare = Signaller(), Handles(), Bare()
+    theirs = signaller.list
+    memory, seen = (ur.urUSMHostAlloc(world.context, None, None, 4096) for _ in range(2))
+    queue = ur.urQueueCreateWithNativeHandle(
+        theirs.value or 0, world.context, world.device, ur.QueueNativeProperties(owned)
+    )
+    bare("zeCommandListAppendWaitOnEvents", theirs, 1, byref(signaller.gate))
+    bare("zeCommandListAppendMemoryFill", theirs, memory, b"a", 1, 4096, None, 0, None)
+    filling = threading.Thread(target=ur.urEnqueueUSMFill, args=(queue, memory, b"b", 4096, []))
+    filling.start()
+    stat = Path(f"/proc/self/task/{filling.native_id}/stat")
+    end = time.monotonic() + 20
+    while filling.is_alive() and stat.read_text().rpartition(")")[2].split()[0] != "S":
+        assert time.monotonic() < end
+    assert ctypes.CDLL(LIBRARY).zeEventHostSignal(signaller.gate) == 0
+    filling.join()
+    bare("zeCommandListAppendMemoryCopy", theirs, seen, memory, 4096, None, 0, None)
+    bare("zeCommandListHostSynchronize", theirs, ctypes.c_uint64(2**64 - 1))
+    assert ctypes.string_at(seen, 4096) == b"b" * 4096
+    ur.urQueueFinish(queue)
+    ur.urQueueRelease(queue)
+    ur.urDeviceWaitExp(world.device)
+    if not owned:
+        bare("zeCommandListDestroy", theirs)
+    for each in (memory, seen):
+        ur.urUSMFree(world.context, each)
 
 
 @pytest.mark.parametrize("owned", [False, True])

@@ -44,7 +44,7 @@ def test_the_times_of_a_signal(device: xs.Device) -> None:
             gate.signal()
             event.wait(TIMEOUT)
             found = event.times
-            assert ends[-1] < found.queued <= found.submit <= found.start <= found.end
+            assert ends[-1] < found.queued <= found.submit <= found.start == found.end
             ends.append(found.end)
 
 
@@ -79,4 +79,4 @@ def test_a_clock_that_begins_anew(device: xs.Device, monkeypatch: pytest.MonkeyP
     stamp.first, stamp.since = 0xFA, gpu.nanoseconds(0xFA)
     stamp._noted.value = 0x05
     end = gpu.nanoseconds(0xFA) + gpu.nanoseconds(11)
-    assert stamp.read() == (end, end)
+    assert stamp.read() == end

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import os
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -217,6 +221,14 @@ def refusal(name: str, arguments: tuple[Any, ...]) -> ur.Result:
     return raised.value.result
 
 
+def result_of(name: str, arguments: tuple[Any, ...]) -> str:
+    try:
+        call(name, arguments)
+    except ur.URError as error:
+        return error.result.name
+    return "SUCCESS"
+
+
 CASES = [(name, number) for name, function in FUNCTIONS.items() for number in range(len(function.args))]
 
 
@@ -415,7 +427,7 @@ def test_sequences(rt: Runtime, name: str, number: int) -> None:
 def test_numbers(rt: Runtime, name: str, number: int) -> None:
     for value in (-1, 1 << 64, 1 << 200):
         assert refusal(name, with_argument(rt, name, number, value)) is R.ERROR_INVALID_VALUE
-    for wrong in (1.5, "4096", b"1", object(), rt.queue):
+    for wrong in (1.5, math.nan, "4096", b"1", object(), rt.queue):
         assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
 
 
@@ -440,7 +452,7 @@ def test_whatever_has_an_index_is_an_int(rt: Runtime, name: str, number: int) ->
 
 # Addresses and sizes that fit, and still mean nothing: whatever the answer, it is a URError.
 @pytest.mark.parametrize(("name", "number"), chosen("pointer"))
-@pytest.mark.parametrize("value", [1, 4096, 1 << 47, (1 << 63) - 1, (1 << 64) - 1], ids=hex)
+@pytest.mark.parametrize("value", [1, 4096, 1 << 47, 1 << 62, (1 << 63) - 1, (1 << 64) - 1], ids=hex)
 def test_wild_pointers(rt: Runtime, name: str, number: int, value: int) -> None:
     if name == "urUSMGetMemAllocInfo":
         assert refusal(name, with_argument(rt, name, number, value)) is R.ERROR_INVALID_VALUE
@@ -489,9 +501,39 @@ def test_wild_sizes(rt: Runtime, name: str, number: int, value: int) -> None:
         )
 
 
+NUMBERS = [1 << 31, 1 << 32, 1 << 62, 1 << 63, 1 << 64, 1 << 200, -1, -(1 << 63), math.nan]
+OTHERS = [
+    math.inf, 1e300, 1j, "x", "", b"x", bytearray(3), [], [None], [1 << 62], {}, {1}, object(), Decimal(3), Fraction(3),
+    datetime.now(), np.int64(-5), np.uint64(1 << 63), np.zeros(3), ..., None, range(3), ValueError("x"), slice(1),
+]  # fmt: skip
+OF_HANDLES = {f"ERROR_INVALID_{kind}" for kind in ("PLATFORM", "DEVICE", "CONTEXT", "QUEUE", "EVENT", "MEM_OBJECT")}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "values",
+    [pytest.param(NUMBERS[2:5], id="numbers"), pytest.param(NUMBERS + OTHERS, id="all", marks=pytest.mark.exhaustive)],
+)
+def test_wild_values(rt: Runtime, name: str, values: list[Any]) -> None:
+    """Of each argument and of each field of a struct: the call succeeds, or has a result that the reference lists for
+    it or for the kind of the argument.
+    """
+    known = {each.result for each in FUNCTIONS[name].errors}
+    known |= {"SUCCESS", "ERROR_INVALID_ARGUMENT", "ERROR_INVALID_VALUE"}
+    for number, arg in enumerate(FUNCTIONS[name].args):
+        wild = list(values)
+        family, _, kind = arg.base_kind.partition(":")
+        if family in ("struct", "value"):
+            good = GOOD[name](rt)[number] or getattr(ur, kind)()
+            wild += [dataclasses.replace(good, **{field: each}) for field in vars(good) for each in values]
+        listed = known | (OF_HANDLES if family == "handle" else set())
+        for value in wild:
+            assert result_of(name, with_argument(rt, name, number, value)) in listed, (arg.name, value)
+
+
 @pytest.mark.parametrize(("name", "number"), chosen("enum", "flags"))
 def test_enumerations(rt: Runtime, name: str, number: int) -> None:
-    for value in (-1, 1 << 31, 1 << 40, 1.0, "NAME", None, object()):
+    for value in (-1, 1 << 31, 1 << 40, 1 << 62, 1 << 64, 1.0, math.nan, "NAME", None, object()):
         assert refusal(name, with_argument(rt, name, number, value)) is R.ERROR_INVALID_ENUMERATION
     arguments = GOOD[name](rt)
     call(name, (*arguments[:number], int(arguments[number]), *arguments[number + 1 :]))
@@ -512,7 +554,7 @@ def test_structs(rt: Runtime, name: str, number: int) -> None:
         assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
     fields = _structs.FIELD_KINDS[cls.__name__].values()
     if any(kind.startswith("flags:") for kind in fields):
-        for bits in (-1, 1 << 31, 1 << 40, "x", None, 1.0):
+        for bits in (-1, 1 << 31, 1 << 40, 1 << 62, 1 << 64, "x", None, 1.0):
             assert refusal(name, with_argument(rt, name, number, cls(bits))) is R.ERROR_INVALID_ENUMERATION
         call(name, with_argument(rt, name, number, cls(Index(0))))
         return

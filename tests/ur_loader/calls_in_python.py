@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import threading
@@ -664,6 +665,28 @@ def times() -> None:
     assert result == Result.ERROR_PROFILING_INFO_NOT_AVAILABLE
 
 
+def instants() -> None:
+    """What only marks a place in a queue takes no time: START equals END (upstream's timestamp recording)."""
+    context, device, found = loader.get_context(), loader.get_device(), ctypes.c_uint64()
+    properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["QueueProperties"], 0, QueueFlags.PROFILING_ENABLE)
+    profiled = made("urQueueCreate", context, device, properties)
+    desc = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["ExpEventDesc"], 0, ExpEventFlags.ENABLE_PROFILING)
+    signalled = ctypes.c_uint64(made("urEventCreateExp", context, device, desc))
+    for here in (queue(), profiled):
+        fill(here, memory(), 1)
+        must("urEnqueueEventsWaitWithBarrierExt", here, 0, 0, 0, signalled)
+        events = [signalled.value, made("urEnqueueTimestampRecordingExp", here, 0, 0, 0)]
+        if here == profiled:
+            events += [made(name, here, 0, 0) for name in ("urEnqueueEventsWait", "urEnqueueEventsWaitWithBarrier")]
+        must("urEventWait", *listed(*events))
+        for event in events:
+            times = []
+            for query in (ProfilingInfo.COMMAND_SUBMIT, ProfilingInfo.COMMAND_START, ProfilingInfo.COMMAND_END):
+                must("urEventGetProfilingInfo", event, query, 8, found, 0)
+                times.append(found.value)
+            assert 0 < times[0] <= times[1] == times[2], times
+
+
 def timestamp() -> None:
     """A command is submitted when the program hands it in, however late this process's Python comes to it."""
     here, out, found = queue(), ctypes.c_uint64(), ctypes.c_uint64()
@@ -812,6 +835,36 @@ def queues_of_opencl() -> None:
         if holder:
             must(holder, loader.get_device(), DeviceInfo.PLATFORM, 8, found, 0)
         assert made(name, found.value if holder else loader.get_device())
+
+
+def chains() -> None:
+    """A struct that is chained to another (`pNext`) is honoured, or the call is refused."""
+    context, device = loader.get_context(), loader.get_device()
+
+    def made_with(function: str, name: str, *chained: Any, own: tuple[int, ...] = (0, 0, 0)) -> int:
+        for each, after in itertools.pairwise(chained):
+            each[1] = ctypes.addressof(after)
+        head = ctypes.addressof(chained[0]) if chained else 0
+        whole = (ctypes.c_uint64 * 8)(STRUCTURE_TYPES[name], head, *own)
+        out = ctypes.c_uint64()
+        return call(function, context, device, whole, *((0, 4096) if name == "USMDesc" else ()), out)
+
+    def link(kind: int, value: int = 0) -> Any:
+        return (ctypes.c_uint64 * 4)(kind, 0, value)
+
+    refused = Result.ERROR_UNSUPPORTED_FEATURE
+    event = "urEventCreateExp", "ExpEventDesc"
+    assert made_with(*event) == 0
+    for value, result in ((0, 0), (1, 0), (2, refused), (3, refused)):
+        assert made_with(*event, link(0x8001, value)) == result, value  # sync mode: low power
+    assert made_with(*event, link(0x8001, 1), link(0x8001)) == 0
+    assert made_with(*event, link(0x8001, 1), link(0x8002)) == refused
+    assert made_with(*event, link(15)) == refused
+    for value, result in ((0, 0), (1, refused)):
+        assert made_with("urQueueCreate", "QueueProperties", link(15, value)) == result
+    assert made_with("urQueueCreate", "QueueProperties", link(0x4001)) == refused
+    assert made_with("urUSMDeviceAlloc", "USMDesc", link(9), link(35)) == 0
+    assert made_with("urUSMDeviceAlloc", "USMDesc", link(0x7FFF)) == refused
 
 
 def half_a_handle() -> None:

@@ -134,7 +134,7 @@ def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path, de
 # --- where a vendor's driver times commands, and gives out its queues -----------------------------------------------
 
 
-TIMED = "times", "queue_flags", "host_tasks"
+TIMED = "times", "instants", "queue_flags", "host_tasks"
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,14 @@ def test_a_device_that_is_timed(library: Path, shim: Path, device: str, scenario
     sampled(
         [
             (DEVICE, "texts"), (HOST, "queue_flags"), (DEVICE, "queue_flags"), (HOST, "host_tasks"),
-            (DEVICE, "host_tasks"), (HOST, "times"), (HOST, "timestamp"), (HOST, "a_device_is_not_counted"),
-            (DEVICE, "overlaps"), (DEVICE, "own_host_pointer"), (HOST, "parts_of_buffers"), (HOST, "no_native_event"),
-            (DEVICE, "no_native_event"), (HOST, "barriers"), (DEVICE, "barriers"), (HOST, "half_a_handle"),
+            (DEVICE, "host_tasks"), (HOST, "times"), (HOST, "instants"), (HOST, "timestamp"),
+            (HOST, "a_device_is_not_counted"), (DEVICE, "overlaps"), (DEVICE, "own_host_pointer"),
+            (HOST, "parts_of_buffers"), (HOST, "no_native_event"), (DEVICE, "no_native_event"),
+            (HOST, "barriers"), (DEVICE, "barriers"), (HOST, "half_a_handle"), (HOST, "chains"),
         ],
         [
-            (HOST, "queue_flags"), (HOST, "host_tasks"), (HOST, "times"), (DEVICE, "overlaps"),
-            (HOST, "parts_of_buffers"),
+            (HOST, "queue_flags"), (HOST, "host_tasks"), (HOST, "times"), (HOST, "instants"), (DEVICE, "overlaps"),
+            (HOST, "parts_of_buffers"), (HOST, "chains"),
         ],
     ),
 )  # fmt: skip

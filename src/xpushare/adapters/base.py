@@ -338,35 +338,34 @@ class DriverPool(abc.ABC):
 class Stamp(Protocol):
     """The driver's record of the time at which a device reaches a place in a queue."""
 
-    # When the device reached the place and when it continued, in ns of `Adapter.clock`. None until this is known.
-    def read(self) -> tuple[int, int] | None: ...
+    # When the device reached the place, in ns of `Adapter.clock`. None until this is known.
+    def read(self) -> int | None: ...
 
 
 @dataclass(slots=True)
 class Profile:
-    """Times of a profiling event's last signal, in nanoseconds of the device's clock (urEventGetProfilingInfo). The
-    last two fields are 0 until their times are known.
+    """Times of a profiling event's last signal, in nanoseconds of the device's clock (urEventGetProfilingInfo). A
+    signal takes no time, so it starts when it ends. `end` is 0 until the time is known.
     """
 
     queued: int = 0
     submit: int = 0
-    start: int = 0
     end: int = 0
     stamp: Stamp | None = None
 
     def begin(self, now: int, stamp: Stamp | None = None) -> None:
-        """Start the times of a new signal. If `stamp` is given, it provides the last two times. Otherwise the queue
-        that executes the signal sets them.
+        """Start the times of a new signal. If `stamp` is given, it provides the last time. Otherwise the queue that
+        executes the signal sets it.
         """
         self.queued = self.submit = now
-        self.start = self.end = 0
+        self.end = 0
         self.stamp = stamp
 
     def known(self) -> Self:
         """Return the times that are known by now."""
         found = self.stamp.read() if self.stamp is not None else None
         if found is not None:
-            self.start, self.end = found
+            self.end = found
             self.stamp = None
         return self
 

@@ -324,7 +324,7 @@ def signal(event: Opened) -> int:
     if event.profile is not None:
         now, _ = adapter_of(event.device).clock(info_of(event.device))
         event.profile.begin(now)
-        event.profile.start = event.profile.end = now
+        event.profile.end = now
     return point
 
 
@@ -334,8 +334,8 @@ class Times(NamedTuple):
     Attributes:
         queued: When the signal was queued.
         submit: When it was submitted to the device.
-        start: When its work began.
-        end: When its work ended.
+        start: When the queue reached it.
+        end: The same time, since a signal takes none.
     """
 
     queued: int
@@ -351,7 +351,7 @@ def times(event: Opened) -> Times:
         raise InvalidArgumentError("this event is not profiled: make it with xs.Event(enable_profiling=True)")
     if not done(event) or not profile.known().end:
         raise InvalidArgumentError("no signal of this event is complete: wait for one")
-    return Times(profile.queued, profile.submit, profile.start, profile.end)
+    return Times(profile.queued, profile.submit, profile.end, profile.end)
 
 
 def quiet_if_leaving() -> None:

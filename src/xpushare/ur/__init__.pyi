@@ -1779,6 +1779,7 @@ def urPhysicalMemCreate(
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `PhysicalMemFlags` (mask 0xfffffffd)
     - `ERROR_INVALID_SIZE`: `size` is not a multiple of `VirtualMemGranularityInfo.MINIMUM`
+    - `ERROR_OUT_OF_HOST_MEMORY`: there is no memory of `size` bytes
     - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
@@ -1966,7 +1967,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
 def urQueueCreateWithNativeHandle(
     hNativeQueue: int, hContext: Context, hDevice: Device | None, pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Create a queue on top of a driver's stream (`CUstream`). The commands of the queue and the commands that other code enqueues in the stream run in the order in which they are enqueued.
+    """Create a queue on top of a driver's stream (`CUstream`, or the handle of an immediate command list of Level Zero). The commands of the queue and the commands that other code enqueues in the stream run in the order in which they are enqueued. On Level Zero the host waits to keep this order: a command returns when it is complete.
 
     Args:
         hNativeQueue: The driver's handle of the queue.
@@ -2661,6 +2662,7 @@ def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_OUT_OF_HOST_MEMORY`: no range of `size` bytes is free
     - other results, for which UR states no condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 

@@ -88,7 +88,7 @@ class HostQueue(DriverQueue):
 
     def _signal(self, slot: _native.Slot, point: int, first: int, profile: Profile | None) -> None:
         if profile is not None:
-            profile.start = profile.end = time.monotonic_ns()
+            profile.end = time.monotonic_ns()
         if first:
             self._wait(slot, first)
         failure = self._failures[0] if self._failures else self._spoiled

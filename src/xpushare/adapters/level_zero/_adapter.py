@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import Any, Final, Literal
 
@@ -23,13 +24,13 @@ from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, ipc_event_of, sycl_queue_of
 from xpushare.adapters.level_zero._samples import UsmArray
-from xpushare.adapters.level_zero._stream import GivenEvent, OpenedEvent, Stream
+from xpushare.adapters.level_zero._stream import GivenEvent, GivenList, OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.samples import DriverSamples
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 from xpushare.common.aspects import Aspect, Support
-from xpushare.common.errors import DeviceError, FeatureNotSupportedError, XpuShareError
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.common.fds import OwnedFd
 
 __all__ = ["LevelZero"]
@@ -160,6 +161,28 @@ class LevelZero(LibraryAdapter[Gpu]):
         if not 0 <= ordinal < len(found):
             raise FeatureNotSupportedError(f"this SYCL queue is on level_zero:{ordinal}, which this process cannot see")
         return found[ordinal]
+
+    def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
+        """Adopt an immediate command list by its handle. As with SYCL's queues, the work of our queue comes before and
+        after the work of the list by waits of the host: no call of the driver tells whether the list is in-order, and a
+        list that waits for ours could hold up the engine that ours runs on.
+        """
+        doing = "adopting a command list"
+        gpu, driver = self.device(device), self._driver
+        if not handle:
+            raise InvalidArgumentError("0 is not the handle of a command list")
+        if not gpu.platform.has("zeCommandListIsImmediate"):
+            raise FeatureNotSupportedError(f"{doing}: the driver is too old to tell its kind, which takes API 1.9")
+        if not driver.asked(doing, "zeCommandListIsImmediate", handle, into=ctypes.c_uint8()).value:
+            raise InvalidArgumentError(f"{handle:#x} is a command list that a queue executes, not an immediate one")
+        there = driver.made(doing, "zeCommandListGetDeviceHandle", handle)
+        found = next((each for each in driver.gpus() if each.handle == there), None)
+        if found is None:
+            raise FeatureNotSupportedError(f"{doing}: it is on a device that this process cannot see")
+        theirs = GivenList(driver, handle, owned)
+        return self.listing.info(found), HostOrderedQueue(
+            self.queue(self.listing.info(found)), theirs.finish, handle=handle
+        )
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         """Return the SYCL queue that an array belongs to."""

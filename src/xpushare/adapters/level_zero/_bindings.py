@@ -269,6 +269,8 @@ FUNCTIONS: Final[dict[str, tuple[tuple[int, int], tuple[Any, ...]]]] = {
     "zeCommandListCreateImmediate": ((1, 0), (_P, _P, _P, _P)),
     "zeCommandListDestroy": ((1, 0), (_P,)),
     "zeCommandListHostSynchronize": ((1, 6), (_P, c_uint64)),
+    "zeCommandListGetDeviceHandle": ((1, 9), (_P, _P)),
+    "zeCommandListIsImmediate": ((1, 9), (_P, _P)),
     "zeCommandListAppendMemoryCopy": ((1, 0), (_P, _P, _P, c_size_t, *_EVENTS)),
     "zeCommandListAppendMemoryFill": ((1, 0), (_P, _P, _P, c_size_t, c_size_t, *_EVENTS)),
     "zeCommandListAppendSignalEvent": ((1, 0), (_P, _P)),

@@ -55,15 +55,14 @@ class Stamp:
         append = self._gpu.driver.address("zeCommandListAppendWriteGlobalTimestamp")
         return ((append, queue, self._address, 0, 0, 0),)
 
-    def read(self) -> tuple[int, int] | None:
-        """Return the written time twice, as the start and the end of the signal, or None if the device has not written
-        it. The result is right even if the device's clock has wrapped around once since this object was made.
+    def read(self) -> int | None:
+        """Return the written time, or None if the device has not written it. The result is right even if the device's
+        clock has wrapped around once since this object was made.
         """
         noted = self._noted.value
         if not noted:
             return None
-        at = self.since + self._gpu.nanoseconds((noted - self.first) & self._gpu.tick_mask)
-        return at, at
+        return self.since + self._gpu.nanoseconds((noted - self.first) & self._gpu.tick_mask)
 
     def __del__(self) -> None:
         if hasattr(self, "_address") and self._gpu.driver.started:
@@ -272,7 +271,7 @@ class Gpu(CountedMemory):
         except XpuShareError as error:
             return f"a clock: {error}"
         latest = stamp.since + self.nanoseconds((last - stamp.first) & self.tick_mask)
-        good = done and noted is not None and stamp.since <= noted[0] <= latest
+        good = done and noted is not None and stamp.since <= noted <= latest
         return "" if good else "times of its lists by the clock of zeDeviceGetGlobalTimestamps"
 
     # --- pages of the host ---------------------------------------------------------------------------------

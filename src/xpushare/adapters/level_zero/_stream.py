@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal, NamedTuple, final
@@ -11,14 +12,17 @@ from typing import Final, Literal, NamedTuple, final
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu, Stamp
+from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.native_event import IpcEvent
 from xpushare.common.errors import FeatureNotSupportedError
 
-__all__ = ["GivenEvent", "Mark", "OpenedEvent", "Stream"]
+__all__ = ["GivenEvent", "GivenList", "Mark", "OpenedEvent", "Stream"]
 
+_NAP_FIRST: Final = 20e-6  # seconds
+_NAP_MAX: Final = 1e-3
 _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # the source of fills: each byte at its own index
 
 
@@ -73,6 +77,30 @@ class GivenEvent:
     def __del__(self) -> None:
         if self._owned and self._driver.started:
             self._driver.code("zeEventDestroy", self.handles[0])
+
+
+@final
+class GivenList:
+    """An immediate command list that the program has passed by its handle. An owned list is destroyed, once its work
+    has finished, with this object.
+    """
+
+    def __init__(self, driver: Driver[Gpu], handle: int, owned: bool) -> None:
+        self._driver = driver
+        self._handle = handle
+        self._owned = owned
+
+    def finish(self) -> None:
+        """Wait for the list's work so far. Intel's driver would take a whole CPU for a wait, so this thread sleeps."""
+        doing, call, nap = "waiting for a command list", "zeCommandListHostSynchronize", _NAP_FIRST
+        while not self._driver.ready(doing, call, self._handle, 0):
+            time.sleep(nap)
+            nap = min(2 * nap, _NAP_MAX)
+
+    def __del__(self) -> None:
+        if self._owned and self._driver.started:
+            self._driver.code("zeCommandListHostSynchronize", self._handle, n.FOREVER)
+            self._driver.code("zeCommandListDestroy", self._handle)
 
 
 @final

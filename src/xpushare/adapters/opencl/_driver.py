@@ -56,7 +56,7 @@ _EVERY_TYPE, _CPU, _OUT_OF_ORDER, _SVM_SYSTEM = 0xFFFFFFFF, 1 << 1, 1 << 0, 1 <<
 _READ_WRITE_IN_PLACE: Final = 1 << 0 | 1 << 3  # CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR
 _PLATFORM_NAME, _TYPE, _NAME, _DRIVER_VERSION, _SVM = 0x0902, 0x1000, 0x102B, 0x102D, 0x1053
 _QUEUE_CONTEXT, _QUEUE_DEVICE, _QUEUE_PROPERTIES, _EVENT_STATUS = 0x1090, 0x1091, 0x1093, 0x11D3
-_START_AND_END: Final = 0x1282, 0x1283
+_END: Final = 0x1283
 _CLOCKS: Final = time.CLOCK_MONOTONIC, time.CLOCK_MONOTONIC_RAW
 PROFILING_QUEUE: Final = _QUEUE_PROPERTIES, 1 << 1
 _NO_ADDRESS: Final = (
@@ -108,15 +108,14 @@ class Event:
             raise self._driver.error(doing, "the work before", status)
         return status == _COMPLETE
 
-    def read(self) -> tuple[int, int] | None:
-        """Return the start and the end of the marker's execution, measured by `Cpu.clock`. Return None if the marker
-        has not been executed.
+    def read(self) -> int | None:
+        """Return the end of the marker's execution, measured by `Cpu.clock`. Return None if the marker has not been
+        executed.
         """
         doing = "reading a time stamp"
         if not self.complete(doing):
             return None
-        start, end = (self._driver.number("clGetEventProfilingInfo", self.handle, each) for each in _START_AND_END)
-        return start, end
+        return self._driver.number("clGetEventProfilingInfo", self.handle, _END)
 
     def awaited(self, queue: int) -> Calls:
         return ((self._driver.address("clEnqueueBarrierWithWaitList"), queue, *self.list, 0),)
@@ -207,12 +206,12 @@ class Cpu:
             before = [time.clock_gettime_ns(each) for each in _CLOCKS]
             stamp = Event(driver, driver.made(doing, "clEnqueueMarkerWithWaitList", queue, 0, None))
             driver(doing, "clFinish", queue)
-            told = stamp.read() or (0, 0)
+            told = stamp.read() or 0
             after = [time.clock_gettime_ns(each) for each in _CLOCKS]
         finally:
             driver.code("clReleaseCommandQueue", queue)
         looks = zip(_CLOCKS, before, after, strict=True)
-        return next((clock for clock, first, last in looks if first <= told[0] <= told[1] <= last), -1)
+        return next((clock for clock, first, last in looks if first <= told <= last), -1)
 
     def now(self) -> tuple[int, int]:
         """Return the time of the device's clock and of the host's monotonic clock, in nanoseconds."""

@@ -107,7 +107,7 @@ _PROFILING: Final = Info(
     answers={
         ProfilingInfo.COMMAND_QUEUED: _early(lambda started: started.queued),
         ProfilingInfo.COMMAND_SUBMIT: _early(lambda started: started.submit),
-        ProfilingInfo.COMMAND_START: _late(lambda started, ended: started.end if started is not ended else ended.start),
+        ProfilingInfo.COMMAND_START: _late(lambda started, _ended: started.end),
         ProfilingInfo.COMMAND_END: _late(lambda _started, ended: ended.end),
         ProfilingInfo.COMMAND_COMPLETE: _late(lambda _started, ended: ended.end),
     },
@@ -208,8 +208,9 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
 def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     """Wait until all the given events are complete."""
     for event in phEventWaitList:
-        try:
-            core_event.wait(use(event.shared), None, event.point)
+        opened = use(event.shared)
+        try:  # a fresh event is complete, as Unified Runtime's are
+            core_event.wait(opened, None, event.point or opened.timeline.slot.pending)
         except PeerLostError:
             _tell(event)
             raise

@@ -154,8 +154,9 @@ def urQueueCreateWithNativeHandle(
     hDevice: Device | None,
     pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Create a queue on top of a driver's stream (`CUstream`). The commands of the queue and the commands that other
-    code enqueues in the stream run in the order in which they are enqueued.
+    """Create a queue on top of a driver's stream (`CUstream`, or the handle of an immediate command list of Level
+    Zero). The commands of the queue and the commands that other code enqueues in the stream run in the order in which
+    they are enqueued. On Level Zero the host waits to keep this order: a command returns when it is complete.
     """
     first, *others = hContext.devices
     if hDevice is None and others:

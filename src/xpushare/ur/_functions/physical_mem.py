@@ -36,6 +36,7 @@ _PHYSICAL_MEM: Final = Info(
 @function(
     160,
     ("INVALID_SIZE", "`size` is not a multiple of `VirtualMemGranularityInfo.MINIMUM`"),
+    ("OUT_OF_HOST_MEMORY", "there is no memory of `size` bytes"),
     operations=("PhysicalMemory",),
     invalid=Result.ERROR_INVALID_SIZE,
     makes="physical_mem",

@@ -55,6 +55,7 @@ def urVirtualMemGranularityGetInfo(
 
 @function(
     154,
+    ("OUT_OF_HOST_MEMORY", "no range of `size` bytes is free"),
     operations=("VirtualRange",),
     invalid=Result.ERROR_INVALID_VALUE,
     makes="reserved range",

@@ -8,7 +8,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+from xpushare.common.result import Result
 from xpushare.ur import _structs
+from xpushare.ur._error import URError
 from xpushare.ur.loader._boxes import Boxes
 
 __all__ = ["Packer", "handles_at", "packer", "read_bytes", "reader", "write", "writer", "written_number"]
@@ -66,8 +68,67 @@ def _layout(name: str) -> tuple[str, int]:
     return fields, 16 if name in _structs.STRUCTURE_TYPES else 0
 
 
+# --- chains of structs (`pNext`) ------------------------------------------------------------------
+
+_LINK: Final = struct.Struct("I4xQ")
+
+
+def _flags_after(address: int) -> int:
+    """Return the first field of a chained struct, a number of 32 bits."""
+    return ctypes.c_uint32.from_address(address + _LINK.size).value
+
+
+def _hint(_address: int) -> bool:
+    """Accept a struct that only limits or advises."""
+    return True
+
+
+def _sync_mode(address: int) -> bool:
+    """`ur_exp_event_sync_mode_desc_t`: low power is what every wait for an event has here, since its thread sleeps."""
+    return not _flags_after(address) & ~1
+
+
+def _queue_index(address: int) -> bool:
+    """`ur_queue_index_properties_t`: the driver chooses the engine, so only the first is there to choose."""
+    return not _flags_after(address)
+
+
+def _native_kind(address: int) -> bool:
+    """`ur_queue_native_desc_t`: of Level Zero's kinds of queues, only immediate command lists."""
+    data = written_number(address + _LINK.size)
+    return not data or ctypes.c_int32.from_address(data).value == 1
+
+
+_CHAINS: Final[dict[str, dict[int, Callable[[int], bool]]]] = {
+    "BufferProperties": {4: _hint, 5: _hint},
+    "ExpEventDesc": {0x8001: _sync_mode},
+    "QueueNativeProperties": {25: _native_kind},
+    "QueueProperties": {15: _queue_index},
+    "USMDesc": {8: _hint, 9: _hint, 35: _hint, 36: _hint},
+    "USMPoolDesc": {11: _hint},
+}
+"""For each struct that Unified Runtime lets a program extend: the types (`stype`) of the structs that may be chained to
+it, and what tells whether the struct at an address can be honoured.
+"""
+
+
+def _expect_honoured(name: str, address: int) -> None:
+    """Raise `ERROR_UNSUPPORTED_FEATURE` if a struct is chained to the one at an address that cannot be honoured."""
+    known = _CHAINS[name]
+    _, address = _LINK.unpack(read_bytes(address, _LINK.size))
+    while address:
+        kind, after = _LINK.unpack(read_bytes(address, _LINK.size))
+        if kind not in known or not known[kind](address):
+            raise URError(
+                f"a struct of the type {kind:#x} is chained to {name}, or a value in it, that is not supported",
+                result=Result.ERROR_UNSUPPORTED_FEATURE,
+            )
+        address = after
+
+
 def reader(name: str, boxes: Boxes) -> Callable[[int], Any]:
     """Return a function that takes the address of a C struct and returns the dataclass with the name `name`."""
+    chained = name in _CHAINS
     fields, begin = _layout(name)
     pad = struct.Struct(f"{begin}x{fields}")
     made = getattr(_structs, name)
@@ -76,6 +137,8 @@ def reader(name: str, boxes: Boxes) -> Callable[[int], Any]:
     def read(address: int) -> Any:
         if not address:
             return None
+        if chained:
+            _expect_honoured(name, address)
         values = pad.unpack(read_bytes(address, pad.size))
         return made(*(boxes.get(each) if is_handle else each for each, is_handle in zip(values, handles, strict=True)))
 
