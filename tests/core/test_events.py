@@ -318,9 +318,8 @@ def test_profiling(device: str, queue: xs.Queue) -> None:
         before = time.monotonic_ns()
         queue.signal(event)
         queue.synchronize(10)
-        profile = event._use().profile
-        assert profile is not None
-        assert before <= profile.queued <= profile.submit <= profile.start == profile.end <= time.monotonic_ns()
+        times = event.times
+        assert before <= times.queued <= times.submit <= times.start == times.end <= time.monotonic_ns()
         assert not event.ipc_enabled
 
 
