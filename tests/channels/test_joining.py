@@ -10,6 +10,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -129,6 +130,54 @@ def test_a_join_that_fails_keeps_nothing(how: str, error: BaseException) -> None
         crew = next(iter(crews._known.values()))
         assert _native.lock_holder(crew.number, _native.CREW_JOIN) is None
         assert child.call(lambda: "error" in kept)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("how", [each for each in OPENS if each != "atomic"])
+def test_an_interrupt_of_a_join_keeps_no_lock(how: str, fresh: bool) -> None:
+    """Wherever it comes: where a Python function begins, or a C function has returned."""
+
+    def interrupted(at: int) -> bool:
+        """Whether the open was interrupted: at the event with that number in this module, if there are so many."""
+        left = [at]
+
+        def count(frame: Any, event: str, _argument: object) -> None:
+            if event in ("call", "c_return") and frame.f_code.co_filename == crews.__file__:
+                left[0] -= 1
+                if not left[0]:
+                    sys.setprofile(None)
+                    raise Interrupted
+
+        sys.setprofile(count)
+        try:
+            if how == "channel":
+                xs.Channel.open("test", timeout=0).close()
+            else:
+                OPENS[how]().close()
+        except (Interrupted, TimeoutError) as error:
+            kept.setdefault("errors", []).append(error)
+        finally:
+            sys.setprofile(None)
+        return left[0] <= 0
+
+    if not fresh:
+        made = MAKES[how]()
+    path = crews.folder() / crews._file({"lock": crews.LOCK, "atomic": crews.ATOMIC}.get(how, crews.CHANNEL), "test")
+    with Child() as child:
+        child.call(gc.disable)
+        at = 1
+        while child.call(interrupted, at):
+            at += 1
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                if fresh:  # closing the file of a crew of this process would drop its locks
+                    assert _native.lock_holder(file.fileno(), _native.CREW_JOIN) is None, at
+            if not fresh:
+                assert _native.lock_holder(next(iter(crews._known.values())).number, _native.CREW_JOIN) is None, at
+        assert at > 20
+    if not fresh:
+        made.close()
+    crews._swept = -crews._SWEEP_REST
+    crews._sweep(crews.folder())
 
 
 @pytest.mark.parametrize("how", OPENS)
