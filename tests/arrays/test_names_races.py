@@ -11,6 +11,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept, wait_until
+from xpushare import _native
 from xpushare.sharing import identity, naming
 
 
@@ -101,5 +102,33 @@ def test_a_name_is_taken_back_even_if_a_process_holds_the_dead_file_for_ever(
     with Child() as reader:
         assert list(reader.call(xs.published)) == ["weights"]
     peer.call(kept.clear)
+    xs.unpublish("weights")
+    assert os.listdir(naming.names_folder()) == []
+
+
+def holder_for_removal(name: str) -> int | None:
+    with (naming.names_folder() / name).open("rb") as file:
+        return _native.lock_holder(file.fileno(), naming._REAPER)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_publish_that_fails_holds_no_file(peer: Child, monkeypatch: pytest.MonkeyPatch, replace: bool) -> None:
+    """Not even while somebody keeps its exception."""
+    with Child() as publisher:
+        publisher.call(steal, "weights")
+        publisher.kill()
+    alone = naming._alone
+
+    def interrupted(*arguments: Any) -> bool:
+        assert alone(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(naming, "_alone", interrupted)
+    with pytest.raises(KeyboardInterrupt) as error:
+        xs.publish("weights", xs.zeros(3), replace=replace)
+    assert error.traceback
+    assert peer.call(holder_for_removal, "weights") is None
+    monkeypatch.undo()
+    xs.publish("weights", xs.zeros(3), replace=replace)
     xs.unpublish("weights")
     assert os.listdir(naming.names_folder()) == []

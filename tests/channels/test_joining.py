@@ -180,6 +180,17 @@ def test_an_interrupt_of_a_join_keeps_no_lock(how: str, fresh: bool) -> None:
     crews._sweep(crews.folder())
 
 
+def test_an_open_that_times_out_keeps_no_descriptor() -> None:
+    kept["errors"] = []
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(TimeoutError) as error:
+            xs.Channel.open("test", timeout=0.01)
+        kept["errors"].append(error.value)
+    assert len(os.listdir("/proc/self/fd")) == before
+    del kept["errors"]
+
+
 @pytest.mark.parametrize("how", OPENS)
 def test_joins_do_not_wait_for_each_other(how: str) -> None:
     def stop_in_a_join() -> None:

@@ -157,7 +157,7 @@ DIGESTS = {
     "socket": (4, "4a19f2e16b9b9041"),
     "message": (4, "eab7bb562c9275d4"),
     "crew": (1, "5e480cf784ea2999"),
-    "name": (0, "7d135c5fc89b17d4"),
+    "name": (0, "cb98bba507ff24a0"),
     "keeper": (1, "1e4b568eef3ddeaf"),
 }  # fmt: skip
 

@@ -372,8 +372,9 @@ def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | 
             not head.startswith(naming.MAGIC) or len(head) < naming.HEAD.size
         ):  # the parser of the handle raises the reason
             return os.pread(fd.number, min(naming.stat_of(fd).st_size, NBYTES_MAX + 1), 0), None
-        _magic, count, made_as = naming.HEAD.unpack_from(head)
-        layout.expect_version(f"the file of the name {name!r}", made_as, naming.FORMAT)
+        number = naming.HEAD.unpack_from(head)[1]
+        count = number & 0xFFFF
+        layout.expect_version(f"the file of the name {name!r}", number >> 16, naming.FORMAT)
         at = naming.HEAD.size + count * naming.ENTRY.size
         if not 1 <= count <= naming.VERSIONS_MOST or at > len(head):
             raise InvalidHandleError(f"what is published as {name!r} is not a list of versions: remove the file")

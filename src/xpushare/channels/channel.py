@@ -605,13 +605,16 @@ def _created(
     wait = Patience(seconds)
     if made := attempt(seconds):
         return made
-    with contextlib.closing(Changes(crews.folder())) as changes:
+    changes = Changes(crews.folder())
+    try:
         while not made:
             left = wait.left(warn)
             if left == 0:
                 raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s {_advice(name)}")
             changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
             made = attempt(None if seconds is None else wait.left(None))
+    finally:
+        del changes  # its descriptors, which would last as long as the exception
     return made
 
 

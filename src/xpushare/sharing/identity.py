@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -172,6 +173,8 @@ def read_key(path: Path) -> bytes:
         finally:
             os.close(fd)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise from_os_error(error, f"reading the key {path}") from error
         raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=error.errno) from error
     if len(key) != KEY_NBYTES:
         raise InvalidArgumentError(f"the key {path} must be {KEY_NBYTES} raw bytes")

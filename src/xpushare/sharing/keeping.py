@@ -290,7 +290,7 @@ def connected(start: bool = False) -> Generator[Connection | None]:
     if found is None:
         yield None
         return
-    with Connection(found) as connection:
+    with found, Connection(found) as connection:
         yield connection
 
 

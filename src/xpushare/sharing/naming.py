@@ -1,7 +1,7 @@
 """The files behind published names.
 
 A name is a file `names/<name>` in the runtime folder. The file contains the handles of all versions that are still
-available: `MAGIC`, the number of handles, `FORMAT`, the version and length of each, the newest first, and then the
+available: `MAGIC`, the number of handles and `FORMAT`, the version and length of each, the newest first, and then the
 bytes of the handles. The publisher holds a POSIX lock on byte 0 of the file for its lifetime. This works across PID
 namespaces. A file that nobody locks belongs to a dead publisher. The next process that finds the file removes it, and
 holds a lock on byte 1 while it does so. A process that replaces the file of another one holds this lock, too.
@@ -78,7 +78,7 @@ _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that a process locks to remove a dead publisher's file
 _REAPER_MOST: Final = 1.0  # seconds
 MAGIC: Final = b"XPUSNAME"
-HEAD: Final = struct.Struct("<8sHH")
+HEAD: Final = struct.Struct("<8sI")  # the number's high half is FORMAT
 FORMAT: Final = 0  # of the file; a change of the format takes another number
 ENTRY: Final = struct.Struct("<QI")  # version, bytes of the handle
 VERSIONS_MOST: Final = 64
@@ -171,7 +171,7 @@ class Published:
         """Return the content of the file."""
         versions = [(each.version, bytes(each.handle)) for each in (self, *self.older)]
         entries = [ENTRY.pack(version, len(raw)) for version, raw in versions]
-        return b"".join([HEAD.pack(MAGIC, len(versions), FORMAT), *entries, *[raw for _, raw in versions]])
+        return b"".join([HEAD.pack(MAGIC, FORMAT << 16 | len(versions)), *entries, *[raw for _, raw in versions]])
 
 
 names: dict[str, Published] = {}
@@ -370,7 +370,10 @@ def _holder_at(path: Path) -> int | None:
     if there is not None and _native.locked_for_life(*there):
         return os.getpid()
     fd = open_file(path)
-    return None if fd is None else holder_of(fd)
+    if fd is None:
+        return None
+    with fd:
+        return holder_of(fd)
 
 
 def names_folder() -> Path:
@@ -398,9 +401,13 @@ def open_file(path: Path) -> OwnedFd | None:
         if error.errno in STRANGE:
             raise _strange(path) from None
         raise from_os_error(error, f"opening {path}") from error
-    found = stat_of(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise _strange(path)
+    try:
+        found = stat_of(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise _strange(path)
+    except BaseException:
+        fd.close()
+        raise
     return fd
 
 
@@ -470,13 +477,19 @@ def _swap(temporary: Path, path: Path) -> None:
     holds the lock for removing it, so that nobody removes the new file in its stead.
     """
     own = names.get(path.name)
-    if own is None or not own.published():
-        while (held := open_file(path)) is not None:
-            _alone(held, path, _REAPER_MOST)  # a process that holds it for longer is stopped: do not wait for it
-            if inode_at(path) == inode_of(stat_of(held)):
-                break
-    if not (os.path.lexists(path) and _native.exchange(temporary, path)):
-        os.replace(temporary, path)
+    held = None
+    try:
+        if own is None or not own.published():
+            while (held := open_file(path)) is not None:
+                _alone(held, path, _REAPER_MOST)  # a process that holds it for longer is stopped: do not wait for it
+                if inode_at(path) == inode_of(stat_of(held)):
+                    break
+                held.close()
+        if not (os.path.lexists(path) and _native.exchange(temporary, path)):
+            os.replace(temporary, path)
+    finally:
+        if held is not None:  # and not only once nobody has the exception any more
+            held.close()
 
 
 @final
@@ -579,19 +592,22 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
     skip it or wait.
     """
     fd = open_file(path)
-    if fd is None or holder_of(fd) is not None:
+    if fd is None:
         return
-    if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
-        if wait:
-            holder = holder_of(fd, _REAPER)
-            raise InvalidArgumentError(
-                f"process {holder} holds the file {path} that a dead publisher left: end that process"
-            )
-        return
-    # A dead file stays dead. Another file may have its name by now, so only this one is removed.
-    if inode_at(path) == inode_of(stat_of(fd)):
-        with doing(f"removing {path}"), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # a temporary file that its maker had not locked yet is removed by that
+    with fd:  # its end releases the lock, even if somebody keeps the exception
+        if holder_of(fd) is not None:
+            return
+        if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
+            if wait:
+                holder = holder_of(fd, _REAPER)
+                raise InvalidArgumentError(
+                    f"process {holder} holds the file {path} that a dead publisher left: end that process"
+                )
+            return
+        # A dead file stays dead. Another file may have its name by now, so only this one is removed.
+        if inode_at(path) == inode_of(stat_of(fd)):
+            with doing(f"removing {path}"), contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # a temporary file that its maker had not locked yet is removed by that
 
 
 def _unpublish_all(_deadline: float) -> None:

@@ -159,11 +159,11 @@ def _meet(handle: Handle) -> routes.Met:
                 f"process {fields.pid} serves as many importing processes as it can (1023)", native=error.errno
             ) from error
         raise from_os_error(error, doing) from error
-    except ValueError as error:
+    except BaseException as error:
         close_all((attachment.table, attachment.commons, attachment.bell))
-        if isinstance(error, InvalidHandleError):
-            raise
-        raise InvalidHandleError(f"{doing}: {error}") from error
+        if isinstance(error, ValueError) and not isinstance(error, InvalidHandleError):
+            raise InvalidHandleError(f"{doing}: {error}") from error
+        raise
     return routes.Met(mapping, domain, attachment.table, attachment.direct, attachment.pidfd)
 
 
