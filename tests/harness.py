@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import BuiltinImporter, FrozenImporter
@@ -33,7 +34,8 @@ from xpushare.conformance.forkserver import Forkserver
 from xpushare.conformance.harness import ChildDied, HarnessError, Pending, children, serve
 
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_another_user", "children", "command",
-           "fd_count", "kept", "mapping_count", "new_fds", "open_fds", "prepare", "program", "rss", "wait_until",
+           "fd_count", "kept", "mapping_count", "new_fds", "open_fds", "prepare", "program", "rss",
+           "takes_little_cpu_time", "wait_until",
            "withdraw_all"]  # fmt: skip
 
 TIMEOUT = 60.0  # of a child that imports torch on a busy machine
@@ -276,6 +278,18 @@ def withdraw_all() -> None:
     table = node.current().table_if_any
     for each in table.exports() if table is not None else ():
         table.withdraw(each.handle, layout.REASON_PUT)  # type: ignore[union-attr]
+
+
+def takes_little_cpu_time(waiting: threading.Thread) -> None:
+    """Return once a thread that waits has used no more than the 0.5 % of a CPU that conformance rule 9.1 allows."""
+    clock = time.pthread_getcpuclockid(waiting.ident or 0)
+
+    def share() -> float:
+        before, began = time.clock_gettime(clock), time.monotonic()
+        time.sleep(0.5)
+        return (time.clock_gettime(clock) - before) / (time.monotonic() - began)
+
+    wait_until(lambda: share() < 0.005)
 
 
 def wait_until(predicate: Callable[[], object], timeout: float = TIMEOUT, what: str = "") -> None:

@@ -20,7 +20,7 @@ import trio
 
 import harness
 import xpushare as xs
-from harness import Child, kept, wait_until
+from harness import Child, kept, takes_little_cpu_time
 from named_arrays import filled, unpublish_all, value_of
 from sampling import sampled
 from xpushare import _native
@@ -592,14 +592,7 @@ def test_without_an_inotify_instance_a_wait_takes_little_cpu_time(monkeypatch: p
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        clock = time.pthread_getcpuclockid(waiting.ident or 0)
-
-        def share() -> float:
-            before, began = time.clock_gettime(clock), time.monotonic()
-            time.sleep(0.5)
-            return (time.clock_gettime(clock) - before) / (time.monotonic() - began)
-
-        wait_until(lambda: share() < 0.005)
+        takes_little_cpu_time(waiting)
     waiting.join()
 
 

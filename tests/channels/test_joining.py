@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import xpushare as xs
-from harness import TIMEOUT, Child, kept, wait_until
+from harness import TIMEOUT, Child, kept, takes_little_cpu_time, wait_until
 from xpushare import _native
 from xpushare.channels import crews
 from xpushare.core import memory
@@ -75,7 +75,7 @@ def opening(how: str) -> Iterator[list[Any]]:
         except Exception as error:
             done.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, name="opening")
     thread.start()
     yield done
     thread.join(TIMEOUT)
@@ -254,6 +254,14 @@ def test_the_callers_time_decides(busy: list[crews._Busy], monkeypatch: pytest.M
                 pass
             os.kill(maker.pid, signal.SIGCONT)
         assert not isinstance(done[0], Exception)
+
+
+def test_waiting_for_a_maker_takes_little_cpu_time() -> None:
+    with stopped_maker("channel") as maker, opening("channel") as done:
+        (waiting,) = (each for each in threading.enumerate() if each.name == "opening")
+        takes_little_cpu_time(waiting)
+        assert not done
+        os.kill(maker.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("how", ["create", "lock", "atomic"])

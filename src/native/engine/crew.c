@@ -12,7 +12,7 @@
 
 #define DYING_NS 300000000u    /* as in members.c */
 #define LONGEST_NS 500000000u  /* a Unix signal just before the futex call does not interrupt it, so check from time to time */
-#define POLLED_NS 20000000u
+#define POLLED_NS 100000000u
 #define PIDFDS 64u /* of one crew */
 
 static xp_crew *crews; /* xp_mu */

@@ -79,7 +79,7 @@ _RECORDS: Final = 4096  # where the records begin; a write to byte 0 notifies li
 # Seconds for which one process may be in the way of a call without a timeout, if it is stopped and if it is not.
 _STOPPED_MOST: Final = 5.0
 _BUSY_MOST: Final = 60.0
-_NAP_MAX: Final = 0.05  # seconds between two looks at a process that is in the way
+_NAP_MAX: Final = 0.2  # seconds between two looks at a process that is in the way
 _REMOVE_MOST: Final = 0.1  # seconds in which the last member tries to remove the file
 _SWEEP_REST: Final = 10.0  # seconds between two searches for files that dead processes left
 _SWEEP_MOST: Final = 64  # how many files of the living such a search meets
