@@ -1744,6 +1744,11 @@ class Crew:
     def pid(self, member: int) -> int:
         """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
 
+    def move(self, fd: int, /) -> None:
+        """Use another file, whose descriptor it takes over, and lock the bytes of this process's members there. No
+        other process may be in the crew.
+        """
+
 class LockMember:
     """One member of a lock's crew, the processes that have the lock open. The caller must hold the POSIX lock on byte
     CREW_JOIN of the crew's file while it makes a member. If a callable is passed instead of a crew, each use calls it

@@ -226,7 +226,7 @@ def test_another_user_with_the_same_key_is_refused_by_every_route() -> None:
 
         load_everything()
         become_another_user(12345)
-        identity._key = key
+        identity._place = identity._Place(key, None)
 
     handle = exported("native_cpu:0")
     with Child() as stranger:

@@ -25,7 +25,7 @@ from xpushare.sharing.handle import fields_of
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """As in a process that has not asked yet."""
-    monkeypatch.setattr(identity, "_key", None)
+    monkeypatch.setattr(identity, "_place", None)
     monkeypatch.delenv("XPUSHARE_KEY_FILE", raising=False)
     return monkeypatch
 
@@ -46,7 +46,7 @@ def test_folder_and_key_are_made_private(fresh: pytest.MonkeyPatch, tmp_path: Pa
     assert (mode(run), mode(run / "key")) == (0o700, 0o600)
     assert (run / "key").read_bytes() == key
     assert os.listdir(run) == ["key"]
-    fresh.setattr(identity, "_key", None)
+    fresh.setattr(identity, "_place", None)
     assert identity.user_key() == key
 
 
@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_entered(fresh: pytest.MonkeyPatch, permissions:
     run = tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp")  # pytest's own are below one that only root can enter
     fresh.setenv("XPUSHARE_RUNTIME_DIR", run)
     identity.user_key()
-    fresh.setattr(identity, "_key", None)
+    fresh.setattr(identity, "_place", None)
     fresh.setattr(identity, "seal", None)
 
     def ask() -> list[str]:
@@ -174,16 +174,21 @@ def test_where_the_folder_is(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     xdg = tmp_path / "xdg"
     xdg.mkdir(mode=0o700)
     fresh.setenv("XDG_RUNTIME_DIR", str(xdg))
-    assert identity.runtime_dir() == xdg / "xpushare"
+    assert chosen_anew(fresh) == xdg / "xpushare"
     explicit = tmp_path / "explicit"
     fresh.setenv("XPUSHARE_RUNTIME_DIR", str(explicit))
-    assert identity.runtime_dir() == explicit
+    assert chosen_anew(fresh) == explicit
     fresh.setenv("XPUSHARE_RUNTIME_DIR", "")
-    assert identity.runtime_dir() == xdg / "xpushare"
+    assert chosen_anew(fresh) == xdg / "xpushare"
     fresh.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
     fresh.setenv("TMPDIR", str(tmp_path))
     if not os.path.isdir(f"/run/user/{os.geteuid()}"):
-        assert identity.runtime_dir() == tmp_path / f"xpushare-{os.geteuid()}"
+        assert chosen_anew(fresh) == tmp_path / f"xpushare-{os.geteuid()}"
+
+
+def chosen_anew(fresh: pytest.MonkeyPatch) -> Path:
+    fresh.setattr(identity, "_place", None)
+    return identity.runtime_dir()
 
 
 @needs_root

@@ -178,6 +178,20 @@ int xp_crew_claim(xp_crew *c, const char *label, xp_crew_sweep sweep, uint32_t *
     return rc;
 }
 
+int xp_crew_move(xp_crew *c, int fd)
+{
+    pthread_mutex_lock(&c->mu);
+    bool usable = c->fd >= 0 && xp_crew_usable(c);
+    if (!usable)
+        close(fd);
+    int rc = usable ? xp_replace_for_life(c->fd, fd) : EBADF;
+    for (uint32_t m = 0; m < XP_CREW_MEMBERS && rc == 0; m++)
+        if (mine(c, m))
+            rc = xp_lock_for_life(c->fd, XP_CREW_LIFE + (int64_t)m);
+    pthread_mutex_unlock(&c->mu);
+    return rc;
+}
+
 void xp_crew_leave(xp_crew *c, uint32_t m)
 {
     pthread_mutex_lock(&c->mu);

@@ -82,6 +82,7 @@ static inline bool xp_crew_usable(const xp_crew *c)
  * are taken). */
 typedef void (*xp_crew_sweep)(xp_crew *c, uint32_t m);
 int xp_crew_claim(xp_crew *c, const char *label, xp_crew_sweep sweep, uint32_t *m);
+int xp_crew_move(xp_crew *c, int fd); /* `fd`, which it takes, is the crew's file from now on; no other process is in the crew */
 void xp_crew_leave(xp_crew *c, uint32_t m); /* call it once the words no longer contain `m` */
 
 /* These take c->mu. Gone: nobody holds its life byte, so it no longer writes to host memory. Dead: its process has

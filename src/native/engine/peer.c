@@ -86,6 +86,20 @@ int xp_unlock_for_life(int fd, int64_t at)
     return rc;
 }
 
+int xp_replace_for_life(int fd, int by)
+{
+    struct stat file;
+    if (fstat(fd, &file) < 0)
+        return errno;
+    pthread_mutex_lock(&life_locks_mu);
+    int rc = dup3(by, fd, O_CLOEXEC) < 0 ? errno : 0;
+    if (rc == 0)
+        forget(fd, &file, -1);
+    pthread_mutex_unlock(&life_locks_mu);
+    close(by);
+    return rc;
+}
+
 bool xp_locked_for_life(dev_t dev, ino_t ino)
 {
     struct stat file = {.st_dev = dev, .st_ino = ino};

@@ -141,7 +141,23 @@ static PyObject *crew_own(PyObject *self, void *Py_UNUSED(c))
 
 static PyGetSetDef crew_getset[] = {{"own", crew_own, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
 
+static PyObject *crew_move(PyObject *self, PyObject *arg)
+{
+    xp_crew *c = crew(self);
+    int fd, rc;
+    if (c == NULL || xp_as_int(arg, &fd) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_crew_move(c, fd);
+    Py_END_ALLOW_THREADS
+    if (rc == 0)
+        Py_RETURN_NONE;
+    errno = rc;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
 static PyMethodDef crew_methods[] = {
+    {"move", crew_move, METH_O, NULL},
     {"close", crew_close, METH_NOARGS, NULL},
     {"pid", crew_pid, METH_O, NULL},
     {NULL, NULL, 0, NULL},

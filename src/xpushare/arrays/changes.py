@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import select
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ __all__ = ["NAP_MAX", "WARN_AFTER", "Awaitable", "Changes", "Patience", "woken_b
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _IN_MOVED_TO: Final = 0x80
+_IN_IGNORED: Final = 0x8000
+_EVENT: Final = struct.Struct("iIII")
 _LONGEST: Final = 1 << 20  # seconds of one wait: the kernel counts milliseconds in an int
 WARN_AFTER: Final = 10.0  # seconds of waiting for an unpublished name, after which a warning is logged
 NAP_MAX: Final = 0.2  # seconds between two checks if the kernel does not report changes; one takes 0.4 ms of CPU time
@@ -150,12 +153,25 @@ class Changes:
         return None if seconds is None else min(seconds, _LONGEST)
 
     def drain(self) -> None:
-        """Discard pending inotify events after a wait."""
+        """Discard pending inotify events after a wait. If the folder was removed, this object polls from now on."""
         if self._inotify is not None:
             try:
-                os.read(self._inotify.number, 1 << 16)
+                events = os.read(self._inotify.number, 1 << 16)
             except BlockingIOError:
-                pass  # another thread has read it, or the wait ended for another reason
+                return  # another thread has read it, or the wait ended for another reason
+            if _removed(events):
+                self._inotify = None
+
+
+def _removed(events: bytes) -> bool:
+    """Return whether the kernel has stopped to watch, since the folder or file was removed."""
+    at = 0
+    while at < len(events):
+        _watch, mask, _cookie, length = _EVENT.unpack_from(events, at)
+        if mask & _IN_IGNORED:
+            return True
+        at += _EVENT.size + length
+    return False
 
 
 def _inotify(folder: Path, events: int) -> OwnedFd | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import random
 import secrets
@@ -85,10 +86,12 @@ _SWEEP_REST: Final = 10.0  # seconds between two searches for files that dead pr
 _SWEEP_MOST: Final = 64  # how many files of the living such a search meets
 _SWEEP_REMOVES: Final = 1024
 _FEW: Final = 16  # as many crews are looked at each time
+_RESTORE_MOST: Final = 1.0  # seconds to wait for another thread before the files of crews are made again
 
 _T = TypeVar("_T")
 # POSIX locks do not exclude threads of one process. Re-entrant, since a garbage collection may close a member.
 _lock = threading.RLock()
+_log: Final = logging.getLogger("xpushare")
 _known: dict[str, Crew] = {}  # by the name of their file
 # Every crew of this process that has not ended, and those of them that may have no member here. An interrupt can come
 # at any moment of a call, and prevent a finaliser, so a crew is here before it has anything, and until it has nothing.
@@ -96,6 +99,7 @@ _all: set[Crew] = set()
 _loose: set[Crew] = set()
 _look_at = 0  # the size of `_all` at which all are looked at: the larger, the rarer
 _swept = -_SWEEP_REST
+_removals = 0  # how many of `identity.removals` are known here
 
 
 def first_close(obj: Any) -> bool:
@@ -345,7 +349,55 @@ def folder() -> Path:
     except OSError as error:
         raise from_os_error(error, f"making {found}") from error
     identity.check_folder(found)
+    if identity.removals != _removals:
+        _restore(found)
     return found
+
+
+def _restore(where: Path) -> None:
+    """Make the files of this process's crews again that were removed together with the runtime folder. That is not
+    possible if other processes are in the crew, since their locks are on the old file, or if another process has made
+    another crew of that name. Then a warning says so.
+    """
+    global _removals
+    if not _lock.acquire(timeout=_RESTORE_MOST):
+        return  # the next call tries again
+    try:
+        _removals = identity.removals
+        lost = [crew for crew in list(_known.values()) if not _restored(crew, where / crew.path.name)]
+    finally:
+        _lock.release()
+    if lost:
+        _log.warning(
+            "process %d has opened the %s before the runtime folder was removed: a process that opens one of them by "
+            "name now gets another one. Close them in all processes that have them open, and open them again",
+            os.getpid(),
+            ", the ".join(_title(crew.kind, crew.name) for crew in lost),
+        )
+
+
+def _restored(crew: Crew, path: Path) -> bool:
+    """Return whether the crew has its file under its name, after making it again if necessary and possible."""
+    if crew.inode == _inode_at(path):
+        return True
+    if _anybody(crew.number):
+        return False
+    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        fd = own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        at, size = 0, os.fstat(crew.number).st_size
+        while at < size and (part := os.pread(crew.number, size - at, at)):
+            at += os.pwrite(fd.number, part, at)
+        crew.native.move(fd.take())
+        found = os.fstat(crew.number)
+        crew.inode = found.st_dev, found.st_ino
+        os.link(temporary, path)
+    except OSError:  # FileExistsError: another crew has the name by now
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    return True
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
@@ -804,3 +856,4 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+identity.at_removal(folder)

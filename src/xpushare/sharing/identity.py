@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 from xpushare._native import Seal
 from xpushare.common.errors import InvalidArgumentError, from_os_error
@@ -15,10 +17,12 @@ from xpushare.common.system import boot_id
 
 __all__ = [
     "KEY_NBYTES",
+    "at_removal",
     "boot_id",
     "check_folder",
     "chosen_dir",
     "namespace",
+    "new_dir",
     "read_key",
     "runtime_dir",
     "seal",
@@ -29,7 +33,10 @@ __all__ = [
 KEY_NBYTES: Final = 32
 
 _lock = threading.RLock()  # re-entrant, for signal handlers
-_key: bytes | None = None
+_log: Final = logging.getLogger("xpushare")
+_place: _Place | None = None
+_restorers: Final[list[Callable[[], object]]] = []
+removals = 0  # how often the runtime folder was removed while this process used it
 seal: Seal | None = None
 """The result of `sealing`, or None before its first call. Code that has to be fast reads it here, without a call."""
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
@@ -48,16 +55,103 @@ def namespace(kind: str) -> int:
     return found
 
 
+_Mark = tuple[int, ...]
+
+
+@final
+class _Place:
+    """The runtime folder and the key of this process. Both are chosen once, together."""
+
+    __slots__ = ("folder", "folder_mark", "key", "key_mark", "told")
+
+    def __init__(self, key: bytes, folder: Path | None) -> None:
+        self.key = key
+        self.folder = folder  # None until it is needed, if XPUSHARE_KEY_FILE names the key
+        self.folder_mark: _Mark = ()
+        self.key_mark: _Mark = ()  # empty if XPUSHARE_KEY_FILE names the key
+        self.told: Path | None = None  # the other folder that a warning has named
+        if folder is not None:
+            self.mark()
+
+    def mark(self) -> None:
+        """Remember the folder and its key as they are now."""
+        assert self.folder is not None
+        self.folder_mark = _mark(self.folder)[:2]
+        self.key_mark = () if _key_file() else _mark(self.folder / "key")
+
+    def stands(self, found: os.stat_result) -> bool:
+        """Return whether the folder, which looks like `found`, and its key are those that were chosen."""
+        assert self.folder is not None
+        if self.folder_mark != (found.st_dev, found.st_ino):
+            return False
+        return not self.key_mark or self.key_mark == _mark(self.folder / "key")
+
+
+def _mark(path: Path) -> _Mark:
+    """Return numbers that change if the file is replaced. Returns (0,) if there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return (0,)
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _key_file() -> str | None:
+    return os.environ.get("XPUSHARE_KEY_FILE")
+
+
 def chosen_dir() -> Path:
     """Return the folder that `runtime_dir` uses. It may not exist yet."""
+    return new_dir() if _place is None or _place.folder is None else _place.folder
+
+
+def new_dir() -> Path:
+    """Return the folder that a process uses that starts now. It may not exist yet.
+
+    If processes still use the folder in the temporary folder, because they were started before the user's login made
+    another one, new processes join them there.
+    """
     if explicit := os.environ.get("XPUSHARE_RUNTIME_DIR"):
         return Path(explicit)
+    first, *others = _candidates()
+    for other in others:
+        if not (first / "key").exists() and (other / "key").exists() and _lived_in(other):
+            return other
+    return first
+
+
+def _candidates() -> Iterator[Path]:
+    """Yield the runtime folders that this user may have, the best one first."""
     uid = os.geteuid()
-    candidates = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"]
-    for parent in candidates:
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"):
         if parent and os.path.isdir(parent) and os.stat(parent).st_uid == uid:
-            return Path(parent, "xpushare")
-    return Path(_temporary_dir(), f"xpushare-{uid}")
+            yield Path(parent, "xpushare")
+            break
+    yield Path(_temporary_dir(), f"xpushare-{uid}")
+
+
+def _lived_in(folder: Path) -> bool:
+    """Return whether a living process listens at a socket in the folder, which has to be this user's alone."""
+    import socket  # slow to import, and rarely needed
+
+    try:
+        check_folder(folder)
+        at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, InvalidArgumentError):
+        return False
+    try:
+        for name in os.listdir(folder):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+                try:
+                    probe.connect(f"/proc/self/fd/{at}/{name}")
+                except BlockingIOError:  # many processes ask at the same time
+                    return True
+                except OSError:  # no socket, or a dead process has left it
+                    continue
+                return True
+        return False
+    finally:
+        os.close(at)
 
 
 def _temporary_dir() -> str:
@@ -77,10 +171,41 @@ def runtime_dir() -> Path:
     """Return the folder that only this user can enter, and create it if it is missing.
 
     It is `XPUSHARE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xpushare`, else `/run/user/<uid>/xpushare`, else
-    `xpushare-<uid>` in the temporary folder. Raises `InvalidArgumentError` if it is a link, belongs to another user, or
-    is open to others.
+    `xpushare-<uid>` in the temporary folder. A process chooses the folder and the key once. If the folder was removed
+    meanwhile, it is made again with the same key, and a warning says so. Raises `InvalidArgumentError` if that is not
+    possible, or the folder is a link, belongs to another user, or is open to others.
     """
-    path = chosen_dir()
+    place = _chosen()
+    folder = place.folder
+    if folder is None:
+        with _lock:
+            folder = place.folder = _made(new_dir())
+            place.mark()
+    try:
+        found = folder.lstat()
+    except OSError:
+        found = None
+    if found is None or not place.stands(found):
+        before = removals
+        with _lock:
+            _restore(place, folder)
+        if removals != before:
+            for restore in _restorers:
+                restore()
+    else:
+        _check_folder(folder, found)
+    _compare(place, folder)
+    return folder
+
+
+def at_removal(restore: Callable[[], object]) -> None:
+    """Call `restore` after the runtime folder was removed and made again, so that it makes the files of this process
+    again. The caller may hold locks of other modules, so `restore` must not wait for one for long.
+    """
+    _restorers.append(restore)
+
+
+def _made(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -93,9 +218,72 @@ def runtime_dir() -> Path:
     return path
 
 
+def _restore(place: _Place, folder: Path) -> None:
+    """Make the folder and its key again if they were removed. The caller holds the lock."""
+    global removals
+    made = False
+    try:
+        folder.mkdir(mode=0o700)
+        made = True
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"the runtime folder {folder} was removed while this process runs, and cannot be made again: "
+            f"{error.strerror}. /run/user/UID goes with the user's last session unless `loginctl enable-linger` keeps "
+            "it. Restart this process, or set XPUSHARE_RUNTIME_DIR to a folder that stays",
+            native=error.errno,
+        ) from error
+    found = folder.lstat()
+    _check_folder(folder, found)
+    made = made or place.folder_mark != (found.st_dev, found.st_ino)
+    if place.key_mark:
+        key = folder / "key"
+        if not os.path.lexists(key):
+            _make_key(key, place.key)
+            made = True
+        if read_key(key) != place.key:
+            raise InvalidArgumentError(
+                f"the runtime folder {folder} was removed while this process runs, and another process has made it "
+                "again with another key, so the two cannot open each other's handles. Restart this process, or end "
+                f"the processes that have the new key, and remove {folder}"
+            )
+    place.mark()
+    if made:
+        removals += 1
+        _log.warning(
+            "the runtime folder %s was removed while process %d runs. This process makes it again with the same key, "
+            "and its names, locks and channels in it. Other processes do so at their next call. /run/user/UID goes "
+            "with the user's last session unless `loginctl enable-linger` keeps it; XPUSHARE_RUNTIME_DIR names a "
+            "folder that stays",
+            folder,
+            os.getpid(),
+        )
+
+
+def _compare(place: _Place, folder: Path) -> None:
+    """Warn once if other processes use another folder than this one, which stays with its own."""
+    explicit = os.environ.get("XPUSHARE_RUNTIME_DIR")
+    now = Path(explicit) if explicit else next(_candidates())
+    if now in (folder, place.told) or not (explicit or (now / "key").exists()):
+        return
+    place.told = now
+    _log.warning(
+        "process %d has used the runtime folder %s since its start, and stays with it. Processes that use %s find none "
+        "of its names, and make locks and channels of their own. Set XPUSHARE_RUNTIME_DIR to one folder before any of "
+        "them starts, and restart this process",
+        os.getpid(),
+        folder,
+        now,
+    )
+
+
 def check_folder(path: Path) -> None:
     """Raise `InvalidArgumentError` unless `path` is a folder (no link) that only this user can enter."""
-    found = path.lstat()
+    _check_folder(path, path.lstat())
+
+
+def _check_folder(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise InvalidArgumentError(f"the runtime folder {path} is not a folder")
     _check_private(str(path), found, "0700")
@@ -117,20 +305,66 @@ def user_key() -> bytes:
 
     Raises `InvalidArgumentError` if the file does not have 32 bytes, belongs to another user, or is readable by others.
     """
-    global _key
-    if _key is None:
+    return _chosen().key
+
+
+def _chosen() -> _Place:
+    """Return the folder and the key of this process, and choose them at the first call."""
+    global _place
+    found = _place
+    if found is None:
         with _lock:
-            explicit = os.environ.get("XPUSHARE_KEY_FILE")
-            path = Path(explicit) if explicit else runtime_dir() / "key"
-            if not explicit:
-                try:
-                    path.lstat()
-                except FileNotFoundError:
-                    _make_key(path)
-                except OSError:  # for example a folder that cannot be entered; `read_key` raises the reason
-                    pass
-            _key = read_key(path)
-    return _key
+            found = _place
+            if found is None:
+                found = _place = _choose()
+    return found
+
+
+def _choose() -> _Place:
+    if explicit := _key_file():
+        return _Place(read_key(Path(explicit)), None)
+    folder = _made(new_dir())
+    path = folder / "key"
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        _make_key(path, os.urandom(KEY_NBYTES))
+        _tell_left_behind(folder)
+    except OSError:  # for example a folder that cannot be entered; `read_key` raises the reason
+        pass
+    return _Place(read_key(path), folder)
+
+
+def _tell_left_behind(folder: Path) -> None:
+    """Warn if living processes use a runtime folder that was removed, since this process has made a new key."""
+    places = tuple(f"{each}/" for each in {folder, *_candidates()})
+    pids = [pid for pid in os.listdir("/proc") if pid.isdecimal()] if os.path.isdir("/proc") else []
+    left = [pid for pid in pids if any(_removed_files(pid, places))]
+    if left:
+        _log.warning(
+            "process %d has made a new key in %s, since the runtime folder was removed while other processes use it: "
+            "%s. Their names are not found any more, and a lock or channel of theirs and one that is made now under "
+            "the same name are two. Restart them",
+            os.getpid(),
+            folder,
+            ", ".join(left),
+        )
+
+
+def _removed_files(pid: str, places: tuple[str, ...]) -> Iterator[str]:
+    """Yield the removed files in one of the folders that a process of this user has open."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                link = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if link.endswith(" (deleted)") and link.startswith(places):
+                yield link
+    except OSError:  # it has ended, or cannot be looked into
+        return
 
 
 def sealing() -> Seal:
@@ -141,7 +375,7 @@ def sealing() -> Seal:
     return seal
 
 
-def _make_key(path: Path) -> None:
+def _make_key(path: Path, key: bytes) -> None:
     import tempfile  # slow to import, and needed once
 
     # Write another file and link it. So everybody sees no file or a whole one, and one of two makers wins.
@@ -149,7 +383,7 @@ def _make_key(path: Path) -> None:
         fd, temporary = tempfile.mkstemp(dir=path.parent)
         try:
             with os.fdopen(fd, "wb") as file:
-                file.write(os.urandom(KEY_NBYTES))
+                file.write(key)
             try:
                 os.link(temporary, path)
             except FileExistsError:

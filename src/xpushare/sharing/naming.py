@@ -20,6 +20,7 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import logging
 import os
 import re
 import stat
@@ -77,6 +78,7 @@ _TEMPORARY: Final = ".new-"
 _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that a process locks to remove a dead publisher's file
 _REAPER_MOST: Final = 1.0  # seconds
+_RESTORE_MOST: Final = 1.0  # seconds to wait for another thread before names are published again
 MAGIC: Final = b"XPUSNAME"
 HEAD: Final = struct.Struct("<8sI")  # the number's high half is FORMAT
 FORMAT: Final = 0  # of the file; a change of the format takes another number
@@ -175,6 +177,8 @@ class Published:
 
 
 names: dict[str, Published] = {}
+_removals = 0  # how many of `identity.removals` are known here
+_log: Final = logging.getLogger("xpushare")
 _highest = 0  # the highest version that this process has published
 _unsettled: list[Published] = []  # of running calls, and of interrupted ones, whose versions are ended later
 _ended: list[Published] = []  # at the end of the process, which ends their exports: they do not count as lost
@@ -377,16 +381,49 @@ def _holder_at(path: Path) -> int | None:
 
 
 def names_folder() -> Path:
-    """Return the folder of the names, which only this user can enter. Creates it if it is missing."""
+    """Return the folder of the names, which only this user can enter. Creates it if it is missing. If it was removed
+    meanwhile, the names of this process are published again.
+    """
+    global _removals
     folder = identity.runtime_dir() / "names"
+    made = identity.removals != _removals
+    _removals = identity.removals
     try:
         folder.mkdir(mode=0o700)
+        made = True
     except FileExistsError:
         pass
     except OSError as error:
         raise from_os_error(error, f"making {folder}") from error
     identity.check_folder(folder)
+    if made and names:
+        _publish_again(folder)
     return folder
+
+
+def _publish_again(folder: Path) -> None:
+    """Publish the names of this process again whose files were removed together with their folder. A name that another
+    process has published by now is withdrawn.
+    """
+    global _removals
+    if not lock.acquire(timeout=_RESTORE_MOST):
+        _removals = -1  # the next call tries again
+        return
+    try:
+        for name, own in list(names.items()):
+            if own.path.parent != folder or own.published():
+                continue
+            try:
+                _claim(own, False)
+            except (OSError, XpuShareError) as error:
+                _log.warning("%r was published by this process until its file was removed: %s", name, error)
+                names.pop(name, None)
+                own.end()
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(own.temporary)
+    finally:
+        lock.release()
 
 
 def open_file(path: Path) -> OwnedFd | None:
@@ -462,7 +499,7 @@ def _claim(new: Published, replace: bool) -> None:
             names[path.name] = new
             return
         except FileNotFoundError:
-            identity.check_folder(path.parent)
+            names_folder()  # it may have been removed
             # Before this process had locked the file, another took it for a dead publisher's and removed it: try again.
         except FileExistsError:
             _expect_free(path.name, _holder_at(path))
@@ -619,3 +656,4 @@ def _unpublish_all(_deadline: float) -> None:
 
 
 at_leave(_unpublish_all, Stage.WITHDRAW)
+identity.at_removal(names_folder)

@@ -58,7 +58,7 @@ def examine() -> Iterator[Check]:
     from xpushare.sharing import identity
 
     group, elsewhere = "folder and key", "set XPUSHARE_RUNTIME_DIR to a folder of yours"
-    folder = identity.chosen_dir()
+    folder = identity.new_dir()
     explicit = os.environ.get("XPUSHARE_KEY_FILE")
     key = Path(explicit) if explicit else folder / "key"
     sound = True

@@ -1,0 +1,236 @@
+"""A runtime folder that is removed under running processes, as by a logout, or that appears after they have started."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpushare as xs
+from harness import Child, kept, wait_until
+
+
+class _Said(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def listen() -> None:
+    kept["said"] = _Said()
+    logging.getLogger("xpushare").addHandler(kept["said"])
+
+
+def said() -> str:
+    texts = kept["said"].texts
+    text = "\n".join(texts)
+    texts.clear()
+    return text
+
+
+def using(run: Path) -> Child:
+    return Child(listen, env={"XPUSHARE_RUNTIME_DIR": str(run)})
+
+
+def publish(name: str, value: float) -> None:
+    xs.publish(name, xs.array([value]), replace=True)
+
+
+def value_of(name: str, timeout: float = 0) -> float:
+    return float(np.asarray(xs.attach(xs.lookup(name, timeout=timeout)))[0])
+
+
+def lock(name: str | None) -> Any:
+    kept["lock"] = xs.Lock(name)
+    return kept["lock"]
+
+
+def take(name: str) -> bool:
+    try:
+        lock(name).acquire(timeout=0.1)
+    except TimeoutError:
+        return False
+    return True
+
+
+def release() -> None:
+    kept["lock"].release()
+
+
+def names() -> list[str]:
+    return list(xs.published())
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(xs.InvalidArgumentError) as refused:
+        publish(name, 0)
+    return str(refused.value)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("what", ["folder", "key", "names"])
+def test_what_was_removed_is_made_again(run: Path, what: str) -> None:
+    with using(run) as one:
+        one.call(publish, "before", 1)
+        key = (run / "key").read_bytes()
+        if what == "key":
+            (run / "key").unlink()
+        else:
+            shutil.rmtree(run / "names" if what == "names" else run)
+        assert one.call(names) == ["before"]
+        assert ("was removed" in one.call(said)) is (what != "names")
+        one.call(publish, "after", 2)
+        assert one.call(said) == "", "told once"
+        assert (run / "key").read_bytes() == key
+        with using(run) as other:
+            assert [other.call(value_of, name) for name in ("before", "after")] == [1, 2]
+            assert other.call(said) == ""
+
+
+def test_a_lock_stays_one(run: Path) -> None:
+    with using(run) as one:
+        assert one.call(take, "l")
+        shutil.rmtree(run)
+        one.call(names)  # any call that needs the folder
+        with using(run) as other:
+            assert not other.call(take, "l")
+            one.call(release)
+            assert other.call(take, "l")
+            other.call(release)
+            assert one.call(take, "l"), "the same process, opening it again"
+            one.call(release)
+
+
+def test_a_lock_that_becomes_two_is_told(run: Path) -> None:
+    """Several processes have it open, so none of them can make its file again."""
+    with using(run) as one, using(run) as other:
+        for each in one, other:
+            assert each.call(take, "l")
+            each.call(release)
+        shutil.rmtree(run)
+        for each in one, other:
+            each.call(names)
+            assert "opened the lock 'l' before the runtime folder was removed" in each.call(said)
+
+
+def test_two_keys_are_told(run: Path) -> None:
+    """A process that starts between the removal and the next call of an old one makes a key: both say so."""
+    with using(run) as old:
+        old.call(publish, "before", 1)
+        old.call(take, "l")
+        shutil.rmtree(run)
+        with using(run) as new:
+            new.call(publish, "after", 2)
+            assert f"made a new key in {run}" in (text := new.call(said))
+            assert f": {old.pid}. " in text
+            assert "made it again with another key" in old.call(refusal, "w")
+            assert new.call(names) == ["after"]
+
+
+def test_a_folder_that_cannot_be_made_again(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    with using(above / "run") as one:
+        one.call(publish, "before", 1)
+        shutil.rmtree(above)
+        text = one.call(refusal, "w")
+        assert "cannot be made again" in text
+        assert "loginctl enable-linger" in text
+        above.mkdir()
+        assert one.call(names) == ["before"]
+
+
+def test_a_lookup_waits_on_when_the_folder_is_removed(run: Path) -> None:
+    with using(run) as one, using(run) as other:
+        other.call(publish, "first", 1)
+        waiting = one.start(value_of, "later", 60)
+        wait_until(lambda: "inotify" in "".join(_links(one.pid)))
+        shutil.rmtree(run)
+        other.call(publish, "later", 2)
+        assert waiting.result() == 2
+
+
+def _links(pid: int) -> list[str]:
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:
+            continue
+    return found
+
+
+def test_threads_find_the_folder_again(run: Path) -> None:
+    def work() -> None:
+        publish("mine", 1)
+        with xs.Lock("l") as _held:
+            pass
+        shutil.rmtree(run)
+        threads = [threading.Thread(target=publish, args=(f"w{n}", n)) for n in range(4)]
+        threads += [threading.Thread(target=lambda: xs.Lock("l").close()) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+    with using(run) as one:
+        one.call(work)
+        assert one.call(names) == ["mine", "w0", "w1", "w2", "w3"]
+
+
+@pytest.fixture
+def login(tmp_path: Path) -> dict[str, str | None]:
+    """The environment of processes for which a login makes the folder `session`."""
+    (tmp_path / "temporary").mkdir()
+    return {
+        "XPUSHARE_RUNTIME_DIR": None,
+        "TMPDIR": str(tmp_path / "temporary"),
+        "XDG_RUNTIME_DIR": str(tmp_path / "session"),
+    }
+
+
+def test_processes_join_a_service_that_started_before_the_login(tmp_path: Path, login: dict[str, str | None]) -> None:
+    if os.path.isdir(f"/run/user/{os.geteuid()}"):
+        pytest.skip("this user is logged in")
+    with Child(listen, env=login) as service:
+        service.call(publish, "before", 1)
+        assert service.call(take, "l")
+        (tmp_path / "session").mkdir(mode=0o700)
+        service.call(publish, "after", 2)
+        with Child(listen, env=login) as user:
+            assert [user.call(value_of, name) for name in ("before", "after")] == [1, 2]
+            assert not user.call(take, "l")
+        assert service.call(said) == ""
+    assert os.listdir(tmp_path / "session") == []
+    with Child(listen, env=login) as user:
+        user.call(publish, "alone", 1)
+    assert (tmp_path / "session" / "xpushare" / "key").exists()
+
+
+def test_a_service_says_that_others_use_another_folder(tmp_path: Path, login: dict[str, str | None]) -> None:
+    if os.path.isdir(f"/run/user/{os.geteuid()}"):
+        pytest.skip("this user is logged in")
+    with Child(listen, env=login) as service:
+        service.call(publish, "before", 1)
+        other = tmp_path / "session" / "xpushare"
+        other.mkdir(mode=0o700, parents=True)
+        (tmp_path / "session").chmod(0o700)
+        with using(other) as user:
+            user.call(publish, "theirs", 1)
+            assert service.call(names) == ["before"]
+            assert f"Processes that use {other} find none of its names" in service.call(said)
+            assert service.call(names) == ["before"]
+            assert service.call(said) == ""
