@@ -86,7 +86,14 @@ class Serving:
 
     def train(self, *arguments: Any) -> int | None:
         """Run a trainer, and return its exit status. See `vllm_peer.train`."""
-        process = self._context.Process(target=peer.train, args=(self.address, self.name, *arguments))
+        return self._run(peer.train, *arguments)
+
+    def train_faulty(self, *arguments: Any) -> int | None:
+        """Run a trainer, and return its exit status. See `vllm_peer.train_faulty`."""
+        return self._run(peer.train_faulty, *arguments)
+
+    def _run(self, function: Any, *arguments: Any) -> int | None:
+        process = self._context.Process(target=function, args=(self.address, self.name, *arguments))
         process.start()
         self.pids.add(process.pid)
         process.join()

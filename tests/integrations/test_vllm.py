@@ -115,6 +115,40 @@ def test_a_version_that_is_gone_leaves_the_model_as_it_was(serving: Serving) -> 
     assert serving.number() == 4
 
 
+def test_weights_that_do_not_fit_leave_the_model_as_it_was(serving: Serving) -> None:
+    serving.start("dummy")
+    assert serving.train(False, [3]) == 0
+    for fault in peer.FAULTS:
+        assert serving.train_faulty(5, fault) == 4, fault
+        assert serving.number() == 3, fault
+    assert serving.train_faulty(5, "norm missing") == 4
+    assert serving.train_faulty(5, "part missing", False, True) == 4  # a layer is updated as a whole
+    assert serving.number() == 3
+    assert serving.train_faulty(5, "norm missing", False, True) == 0
+    assert serving.number() == 5
+    assert serving.train(False, [4]) == 0
+    assert serving.number() == 4
+
+
+def test_an_engine_whose_update_fails_in_the_middle_ends(serving: Serving) -> None:
+    serving.start("dummy")
+    assert serving.train(True, [3]) == 0
+    serving.ask("fail at", 3)
+    assert serving.train(True, [9]) == 3
+    serving.process.join(60)
+    assert serving.process.exitcode == 1
+    serving.start("xpushare")
+    assert serving.number() == 9
+
+
+def test_an_engine_does_not_start_from_a_part_of_a_model(serving: Serving) -> None:
+    serving.start("dummy")
+    assert serving.train_faulty(5, "part missing", True) == 4
+    serving.stop()
+    with pytest.raises(AssertionError, match="the engine ended"):
+        serving.start("xpushare")
+
+
 def _refused(serving: Serving, *versions: int) -> None:
     """Update the ranks of an engine by these versions. vLLM reads the ranks' answers up to the first error and takes
     the others for the answers to its next calls, so this engine is not asked for another update.

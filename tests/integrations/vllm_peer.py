@@ -79,7 +79,60 @@ class Source:
         return iter(weights_of(self.number).items())
 
 
+FAULTS = ("shape", "larger", "unknown", "dtype", "missing", "most missing", "part missing", "none", "twice")
+
+
+class Faulty(Source):
+    """Weights of which one is wrong, or some are missing. "norm missing" is a whole layer that is the same in all."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def __iter__(self) -> Any:
+        import torch
+
+        found = weights_of(self.number)
+        middle = "model.layers.1.self_attn.k_proj.weight"
+        last = "lm_head.weight"
+        match self.fault:
+            case "shape":
+                found[last] = found[last][:, 1:].contiguous()
+            case "larger":
+                found["model.layers.1.mlp.gate_proj.weight"] = torch.zeros(2 * INNER, HIDDEN)
+            case "unknown":
+                found["model.layers.1.self_attn.unknown.weight"] = found[middle]
+            case "dtype":
+                found[last] = found[last].to(torch.int32)
+            case "missing":
+                del found[last]
+            case "most missing":
+                found = dict(list(found.items())[:4])
+            case "part missing":
+                del found[middle]
+            case "none":
+                found = {}
+            case "norm missing":
+                del found["model.norm.weight"]
+            case _:
+                return iter([*found.items(), (last, found[last])])
+        return iter(found.items())
+
+
 # --- the engine
+
+
+def _fail_at(count: int) -> None:
+    """Have vLLM fail while it changes layer `count` of the next update."""
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    process, layers = layerwise._layerwise_process, iter(range(count))
+
+    def failing(*arguments: Any) -> None:
+        if next(layers, None) is None:
+            raise RuntimeError("out of memory")
+        process(*arguments)
+
+    layerwise._layerwise_process = failing
 
 
 def serve(model: str, address: str, load_format: str, name: str, options: dict[str, Any]) -> None:
@@ -119,6 +172,8 @@ def serve(model: str, address: str, load_format: str, name: str, options: dict[s
             if verb == "generate":
                 found = llm.generate([{"prompt_token_ids": argument}], sampling, use_tqdm=False)
                 answer = list(found[0].outputs[0].token_ids)
+            elif verb == "fail at":
+                _fail_at(argument)
             elif verb == "open":
                 answer = sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _there(fd))
             else:
@@ -249,6 +304,22 @@ def train(address: str, name: str, keep: bool, numbers: list[int], death: str = 
         trainer = Trainer.trainer_init(TrainerInfo(rank=0, name=name, keep=keep), client=client, source=source)
         for source.number in numbers:
             trainer.send_weights()
+    except (EOFError, ConnectionError):
+        sys.exit(3)
+
+
+def train_faulty(address: str, name: str, number: int, fault: str, keep: bool = False, partial: bool = False) -> None:
+    """Send weights with a fault. Exit status 4 says that they were refused, and 3 that the engine is gone."""
+    import xpushare as xs
+    from xpushare.integrations.vllm import Trainer, TrainerInfo
+
+    source = Faulty(fault)
+    source.number = number
+    info = TrainerInfo(rank=0, name=name, keep=keep, partial=partial)
+    try:
+        Trainer.trainer_init(info, client=Engine(address), source=source).send_weights()
+    except xs.InvalidArgumentError as error:
+        sys.exit(4 if "model is as it was" in str(error) or fault == "twice" else 5)
     except (EOFError, ConnectionError):
         sys.exit(3)
 

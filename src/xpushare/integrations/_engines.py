@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import itertools
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final, Self
 
@@ -112,9 +113,11 @@ class Publisher:
 
     def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
         """Publish the weights as a new version (one tree of tensors) and return the version number, which readers pass
-        to `Reader.reading`.
+        to `Reader.reading`. Raises `InvalidArgumentError` if two of them have the same name.
         """
         found = [(name, tensor.detach()) for name, tensor in weights]
+        if twice := [name for name, count in Counter(name for name, _ in found).items() if count > 1]:
+            raise xs.InvalidArgumentError(f"these weights have {twice[0]!r} more than once: give each tensor one name")
         copied = self._keep or any(tensor.device.type == "cpu" for _, tensor in found)
         tree = dict(itertools.starmap(_carried, snapshot(found).items() if copied else found))
         version = xs.publish(self._name, tree, replace=True, versions=2 if self._keep else 1, keep=self._keep)

@@ -16,11 +16,12 @@ import dataclasses
 import functools
 import importlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import xpushare as xs
 from xpushare.integrations._engines import Publisher, Reader, nearest
+from xpushare.integrations._vllm_model import Staged, Written, expect_whole, refuse_to_serve
 
 __all__ = ["InitInfo", "ModelLoader", "Trainer", "TrainerInfo", "UpdateInfo", "WorkerEngine", "register"]
 
@@ -45,30 +46,29 @@ def register() -> None:
     _loaders.register_model_loader(NAME)(ModelLoader)
 
 
-@contextlib.contextmanager
-def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[dict[str, Any], None, None]:
-    """Attach the tensors of a version that this rank's layers need. If any rank fails, all ranks raise before one of
-    them has changed its model.
-    """
+def _expect_all_ranks(failed: Exception | None, version: int) -> None:
+    """Raise in all ranks if any rank failed. No rank has changed its model so far."""
     world = _module("distributed.parallel_state").get_world_group()
+    reasons = [repr(failed) if failed else ""] * world.world_size
+    if world.world_size > 1:
+        torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
+    if not any(reasons):
+        return
+    if any("InvalidArgumentError" in each for each in reasons):
+        raise xs.InvalidArgumentError(
+            f"version {version} of the weights does not fit the model; the model is as it was. The ranks' reasons: "
+            f"{reasons}"
+        ) from failed
+    raise xs.HandleExpiredError(
+        f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run on this "
+        f"machine, as the same user, until the update has returned. The ranks' reasons: {reasons}"
+    ) from failed
+
+
+def _of_this_rank(reader: Reader, version: int, model: Any) -> Any:
+    """Attach the tensors of a version that this rank's layers need, for a `with` block."""
     missing = _module("model_executor.models.utils").is_pp_missing_parameter
-    failed: Exception | None = None
-    weights: dict[str, Any] = {}
-    with contextlib.ExitStack() as stack:
-        try:
-            reading = reader.reading(version, only=lambda name: not missing(name, model), timeout=0)
-            weights = stack.enter_context(reading)
-        except (xs.XpuShareError, TimeoutError) as error:
-            failed = error
-        reasons = [repr(failed) if failed else ""] * world.world_size
-        if world.world_size > 1:
-            torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
-        if any(reasons):
-            raise xs.HandleExpiredError(
-                f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run on "
-                f"this machine, as the same user, until the update has returned. The ranks' reasons: {reasons}"
-            ) from failed
-        yield weights
+    return reader.reading(version, only=lambda name: not missing(name, model), timeout=0)
 
 
 @dataclasses.dataclass
@@ -81,16 +81,20 @@ class InitInfo(_transfer.WeightTransferInitInfo):
 @dataclasses.dataclass
 class UpdateInfo(_transfer.WeightTransferUpdateInfo):
     """The message that announces an update. `trees` has the device, name and version of each published tree. All ranks
-    get the same message.
+    get the same message. With `partial`, layers whose weights do not come stay as they are.
     """
 
     trees: list[tuple[str, str, int]]
+    partial: bool = False
 
 
 class WorkerEngine(_transfer.WeightTransferEngine):
     """The worker's side of the weight transfer. The whole update happens in `receive_weights`, so the model never mixes
-    two versions if the trainer dies before or after this call. Raises `HandleExpiredError` if a rank cannot attach the
-    version.
+    two versions if the trainer dies before or after this call.
+
+    Every rank attaches the version and checks all of it against its model before any rank changes its model. If a rank
+    cannot attach the version, all ranks raise `HandleExpiredError`. If names, shapes or dtypes do not fit, or weights
+    are missing, they raise `InvalidArgumentError`. If a change then fails in the middle, the engine ends.
     """
 
     init_info_cls = InitInfo
@@ -105,18 +109,31 @@ class WorkerEngine(_transfer.WeightTransferEngine):
     def finish_weight_update(self) -> None: ...
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        reload = _module("model_executor.model_loader.reload")
-        mtp = _module("model_executor.model_loader.mtp_validation")
-        rank = _module("distributed.parallel_state").get_world_group().rank_in_group
-        _, name, version = nearest(update_info.trees, self.device, rank)
+        parallel = _module("distributed.parallel_state").get_world_group()
+        _, name, version = nearest(update_info.trees, self.device, parallel.rank_in_group)
         if self._reader is None or self._reader.name != name:
             self.shutdown()
             self._reader = Reader(name, self.device)
-        with _read_by_all_ranks(self._reader, version, self.model) as weights:
-            reload.initialize_layerwise_reload(self.model)
-            with mtp.disable_mtp_completeness_check():
-                self.model.load_weights(weights.items())
-            reload.finalize_layerwise_reload(self.model, self.model_config)
+        staged = Staged(self.model)
+        failed: Exception | None = None
+        with contextlib.ExitStack() as stack:
+            try:
+                try:
+                    weights = stack.enter_context(_of_this_rank(self._reader, version, self.model))
+                    staged.take(weights.items())
+                    quantized = self.model_config.quantization is not None
+                    ranks = self.parallel_config.world_size_across_dp
+                    staged.expect_all(partial=update_info.partial, quantized=quantized, world=ranks)
+                except Exception as error:  # the other ranks wait for this one
+                    failed = error
+                _expect_all_ranks(failed, version)
+            except BaseException:
+                staged.undo()
+                raise
+            try:
+                staged.apply(self.model_config)
+            except BaseException as error:
+                refuse_to_serve(error)
 
     def shutdown(self) -> None:
         if self._reader is not None:
@@ -128,13 +145,14 @@ class WorkerEngine(_transfer.WeightTransferEngine):
 class TrainerInfo(_transfer.TrainerInitInfo):
     """Options of the trainer's side. Weights are published as `name` to this user's processes on this machine. With
     `keep`, the keeper holds each version, so that engines can start from it (`load_format="xpushare"`). `timeout` is in
-    seconds.
+    seconds. With `partial`, the source may leave out whole layers, which then stay as they are.
     """
 
     backend: ClassVar[str] = NAME
     name: str = "vllm-weights"
     keep: bool = False
     timeout: float = 300
+    partial: bool = False
 
 
 class Trainer(_transfer.TrainerWeightTransferEngine):
@@ -155,6 +173,7 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
         self._grouped = not init_info.keep and ranks.is_initialized() and ranks.get_world_size() > 1
         self._publisher = Publisher(f"{name}.{ranks.get_rank()}" if self._grouped else name, keep=init_info.keep)
         self._timeout = init_info.timeout
+        self._partial = init_info.partial
 
     @classmethod
     def trainer_init(cls, init_info: TrainerInfo, *, client: Any, source: Any = None) -> Self:
@@ -173,8 +192,10 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
         return found
 
     def send_weights(self) -> None:
-        """Publish the weights, and have all workers load them. The weights may be overwritten once this returns. If
-        this raises, the workers have either the old or the new version. Call it again in this case.
+        """Publish the weights, and have all workers load them. The weights may be overwritten once this returns.
+
+        If this raises, the workers have either the old or the new version, or the engine has ended. If the weights do
+        not fit the model, or some are missing, they have the old one. Otherwise, call it again.
         """
         if not self.is_sender and not self._grouped:
             deque(self.source, maxlen=0)  # the ranks gather each tensor together
@@ -202,7 +223,8 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
             with contextlib.suppress(Exception):  # vLLM takes the next rank's error for the answer
                 self.client.finish_weight_update()
             self.client.start_weight_update()
-        self.client.update_weights({"trees": trees})
+        partial = {"partial": True} if self._partial else {}  # not sent to workers of earlier versions of this package
+        self.client.update_weights({"trees": trees, **partial})
         self.client.finish_weight_update(str(trees[0][2]))
 
     def shutdown(self) -> None:
@@ -223,13 +245,23 @@ class ModelLoader(_loaders.DefaultModelLoader):
 
     def download_model(self, model_config: Any) -> None: ...
 
+    def load_weights(self, model: Any, model_config: Any) -> None:
+        written = Written()
+        written.watch(model.parameters())
+        with written:
+            super().load_weights(model, model_config)
+        expect_whole(model, written)
+
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ARG002
         world = _module("distributed.parallel_state").get_world_group()
         newest: Any = xs.lookup(self._name, timeout=self._patience) if world.is_first_rank else None
         version = world.broadcast_object(newest.version if newest else None, src=0)
-        reader = Reader(self._name, world.device)
-        try:
-            with _read_by_all_ranks(reader, version, model) as weights:
-                yield from weights.items()
-        finally:
-            reader.close()
+        with contextlib.closing(Reader(self._name, world.device)) as reader, contextlib.ExitStack() as stack:
+            failed: Exception | None = None
+            weights: dict[str, Any] = {}
+            try:
+                weights = stack.enter_context(_of_this_rank(reader, version, model))
+            except Exception as error:  # the other ranks wait for this one
+                failed = error
+            _expect_all_ranks(failed, version)
+            yield from weights.items()
