@@ -16,10 +16,10 @@ BUCKET = 1 << 20
 RANKS = 2
 
 
-def send(name: str, number: int, dies_after: int = -1) -> str:
+def send(name: str, number: int, dies_after: int = -1, fault: str = "") -> str:
     """Send the weights of this number in buckets that the real parameter server describes. Returns the worker's error.
 
-    `dies_after` buckets this process is killed.
+    `dies_after` buckets this process is killed. `fault` is as for `vllm_peer.Faulty`.
     """
     import torch
     from checkpoint_engine.data_types import ParameterMeta
@@ -27,7 +27,9 @@ def send(name: str, number: int, dies_after: int = -1) -> str:
 
     from xpushare.integrations.checkpoint_engine import BucketSender
 
-    rest = list(vllm_peer.weights_of(number).items())
+    source = vllm_peer.Faulty(fault) if fault else vllm_peer.Source()
+    source.number = number
+    rest = list(source)
     sender = BucketSender(name, BUCKET, "cpu", timeout=120)
     try:
         sent = 0
@@ -47,7 +49,6 @@ def send(name: str, number: int, dies_after: int = -1) -> str:
             sent += 1
             if sent == dies_after:
                 os.kill(os.getpid(), signal.SIGKILL)
-        assert sent > 2
         try:
             sender.finish()
         except (RuntimeError, ConnectionError) as error:

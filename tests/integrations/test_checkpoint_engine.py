@@ -139,3 +139,32 @@ def test_vllm_is_updated_through_the_workers_extension(processes: Processes, ser
             assert server.result(300) == ""
             updated.result(300)
             assert serving.number() == number
+
+
+def test_weights_that_do_not_fit_never_leave_a_mixture(processes: Processes, serving: Serving, name: str) -> None:
+    """An update that fails before it has changed a layer leaves the model as it was. After that the engine ends."""
+    extension = "xpushare.integrations.checkpoint_engine.WorkerExtension"
+    with ThreadPoolExecutor(1) as thread:
+
+        def update(number: int, fault: str) -> tuple[str, Future[Any]]:
+            server = processes.start(peer.send, name, number, -1, fault)
+            handles = {"cpu": f"xpushare:{name}"}
+            updated = thread.submit(serving.ask, "collective_rpc", ("update_weights_from_ipc", None, (handles,)))
+            error: str = server.result(300)
+            return error, updated
+
+        for fault, reason in (("shape", "does not take lm_head.weight"), ("missing", "Missing: lm_head.weight")):
+            serving.start("dummy", worker_extension_cls=extension)
+            assert update(3, "")[0] == ""
+            assert serving.number() == 3
+            error, updated = update(9, "first")
+            assert "does not take model.embed_tokens.weight" in error
+            with pytest.raises(xs.InvalidArgumentError, match="does not take"):
+                updated.result(300)
+            assert serving.number() == 3
+            error, updated = update(9, fault)
+            assert reason in error
+            with pytest.raises((EOFError, OSError)):
+                updated.result(300)
+            serving.process.join(60)
+            assert serving.process.exitcode == 1

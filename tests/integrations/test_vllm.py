@@ -50,6 +50,7 @@ def test_updates_while_it_serves_and_trainers_that_are_killed(serving: Serving) 
     serving.start("dummy")
     assert serving.train(False, [1]) == 0
     assert serving.number() == 1
+    assert serving.ask("versions", PROMPT) == [(serving.ask("get_weight_version"), 0, peer.TOKENS)]
     before = serving.ask("open")
     serving.begin_asking()
     assert serving.train(False, list(range(2, 22))) == 0

@@ -79,7 +79,7 @@ class Source:
         return iter(weights_of(self.number).items())
 
 
-FAULTS = ("shape", "larger", "unknown", "dtype", "missing", "most missing", "part missing", "none", "twice")
+FAULTS = ("shape", "first", "larger", "unknown", "dtype", "missing", "most missing", "part missing", "none", "twice")
 
 
 class Faulty(Source):
@@ -97,6 +97,8 @@ class Faulty(Source):
         match self.fault:
             case "shape":
                 found[last] = found[last][:, 1:].contiguous()
+            case "first":
+                found["model.embed_tokens.weight"] = found["model.embed_tokens.weight"][1:].contiguous()
             case "larger":
                 found["model.layers.1.mlp.gate_proj.weight"] = torch.zeros(2 * INNER, HIDDEN)
             case "unknown":
@@ -172,6 +174,9 @@ def serve(model: str, address: str, load_format: str, name: str, options: dict[s
             if verb == "generate":
                 found = llm.generate([{"prompt_token_ids": argument}], sampling, use_tqdm=False)
                 answer = list(found[0].outputs[0].token_ids)
+            elif verb == "versions":
+                found = llm.generate([{"prompt_token_ids": argument}], sampling, use_tqdm=False)
+                answer = [(each.version, each.start, each.end) for each in found[0].outputs[0].weight_versions]
             elif verb == "fail at":
                 _fail_at(argument)
             elif verb == "open":
@@ -278,18 +283,44 @@ class Deadly(Engine):
         self._reached("finished")
 
 
+def module_of(weights: dict[str, Any]) -> Any:
+    """A module whose parameters have these names."""
+    import torch
+
+    made = torch.nn.Module()
+    for name, tensor in weights.items():
+        *path, last = name.split(".")
+        inner = made
+        for each in path:
+            if each not in inner._modules:
+                inner.add_module(each, torch.nn.Module())
+            inner = inner._modules[each]
+        inner.register_parameter(last, torch.nn.Parameter(tensor, requires_grad=False))
+    return made
+
+
 def train_over_http(url: str, name: str, numbers: list[int]) -> None:
     """Send the weights of these numbers to vLLM's own server, by vLLM's own client."""
-    from vllm.distributed.weight_transfer import HTTPVLLMWeightSyncClient
+    import requests
+    from vllm.distributed.weight_transfer import HTTPVLLMWeightSyncClient, ModuleSource
 
     from xpushare.integrations.vllm import Trainer, TrainerInfo
 
-    source = Source()
+    model = module_of(weights_of(numbers[0]))
+
+    def train_step(number: int) -> None:
+        model.load_state_dict(weights_of(number))
+
     client = HTTPVLLMWeightSyncClient(url)
-    info = TrainerInfo(rank=0, name=name)
-    trainer = Trainer.trainer_init(info, client=client, source=source)
-    for source.number in numbers:
-        trainer.send_weights()
+    source = ModuleSource(model)
+    trainer = Trainer.trainer_init(TrainerInfo(rank=0, name=name), client=client, source=source)
+    for number in numbers:
+        train_step(number)
+        requests.post(f"{url}/pause?mode=wait", timeout=300).raise_for_status()
+        try:
+            trainer.send_weights()
+        finally:
+            requests.post(f"{url}/resume", timeout=300).raise_for_status()
 
 
 def train(address: str, name: str, keep: bool, numbers: list[int], death: str = "", victim: int = 0) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Final, NoReturn
 
 import xpushare as xs
 
-__all__ = ["Staged", "Written", "expect_whole", "refuse_to_serve"]
+__all__ = ["Staged", "Written", "expect_all_taken", "expect_whole", "refuse_to_serve"]
 
 torch: Any = importlib.import_module("torch")
 _dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
@@ -46,9 +47,11 @@ class Written(_dispatch.TorchDispatchMode):  # type: ignore[misc]
         self._to: dict[int, set[_Region]] = {}  # by storage
         self._read: dict[int, set[_Region]] = {}
         self._sources: dict[int, tuple[str, Any] | None] = {}  # None if several of them share a storage
+        self._targets: list[Any] = []  # held, since another tensor could get the number of a storage that is gone
 
     def watch(self, targets: Iterable[Any]) -> None:
         for each in targets:
+            self._targets.append(each)
             self._to.setdefault(_storage(each), set())
 
     def each(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -71,17 +74,13 @@ class Written(_dispatch.TorchDispatchMode):  # type: ignore[misc]
     def of(self, target: Any) -> set[_Region]:
         return self._to.get(_storage(target), set())
 
-    def cut(self, world: int) -> list[str]:
-        """Return the sources of which more was left out than the shards of the other `world - 1` ranks."""
-        found: list[str] = []
+    def in_part(self) -> dict[str, tuple[int, int]]:
+        """Return the sources that were read only in part: how many elements were read, and how many there are."""
+        found: dict[str, tuple[int, int]] = {}
         for number, source in self._sources.items():
-            read = self._read.get(number)
-            if source is None or not read:  # it was changed before it was copied
-                continue
-            name, tensor = source
-            taken = min(_numel(read), tensor.numel())
-            if taken and (tensor.numel() % taken or tensor.numel() // taken > world):
-                found.append(f"{name} of shape {tuple(tensor.shape)}")
+            taken = _numel(self._read.get(number, ()))  # 0: it was changed before it was copied
+            if source is not None and 0 < taken < source[1].numel():
+                found[source[0]] = taken, source[1].numel()
         return found
 
 
@@ -100,9 +99,16 @@ def _expect_dtype(to: Any, source: Any) -> None:
 
 
 class Staged:
-    """Weights that a model has taken, and that have not changed it yet. Call `apply` or `undo` at the end."""
+    """Weights that a model has taken, and that have not changed it yet. Call `apply` or `undo` at the end.
 
-    def __init__(self, model: Any) -> None:
+    With `streamed`, weights come in several calls of `take`, and each layer is changed as soon as it has all of its
+    weights, so that they need not be held. `changed` says whether that has begun. Then `undo` is too late.
+    """
+
+    def __init__(self, model: Any, *, streamed: bool = False) -> None:
+        self.changed = False
+        self._streamed = streamed
+        self._tied: dict[int, list[Any]] = {}  # by the id of a parameter: the ones that replace it in each layer
         self._model = model
         self._layerwise: Any = importlib.import_module("vllm.model_executor.model_loader.reload.layerwise")
         self._skipped: Any = importlib.import_module("vllm.model_executor.model_loader.reload.meta").SKIP_LOAD_TENSORS
@@ -125,12 +131,12 @@ class Staged:
         current: list[tuple[str, Any]] = []
 
         def each() -> Iterator[tuple[str, Any]]:
-            for pair in self._written.each(weights):
+            for pair in weights if self._streamed else self._written.each(weights):
                 current[:] = [pair]
                 yield pair
 
         try:
-            with self._nothing_changes(), mtp.disable_mtp_completeness_check(), self._written:
+            with self._processing(), mtp.disable_mtp_completeness_check(), self._written:
                 self._loaded |= self._model.load_weights(each()) or set()
         except Exception as error:
             name, tensor = current[0] if current else ("", None)
@@ -145,36 +151,48 @@ class Staged:
             return
         self._begun = True
         self._layerwise.initialize_layerwise_reload(self._model)
-        for _, layer, _ in self._layers():
+        for _, layer, info in self._layers():
+            for name, own in info.kernel_tensors[0].items():
+                self._tied.setdefault(id(own), []).append(layer._parameters.get(name))
             tensors = [each for each in (*layer._parameters.values(), *layer._buffers.values()) if each is not None]
             self._written.watch(tensors)
             # Biases and the like stay in place, and the loaders write to them at once.
             self._kept += [(each, each.detach().clone()) for each in tensors if not each.is_meta]
 
     @contextlib.contextmanager
-    def _nothing_changes(self) -> Generator[None, None, None]:
+    def _processing(self) -> Generator[None, None, None]:
+        """While this lasts, layers that have all of their weights are changed only if the weights are streamed."""
         process = self._layerwise._layerwise_process
-        self._layerwise._layerwise_process = lambda _layer, _info: None
+
+        def instead(layer: Any, info: Any) -> None:
+            if self._streamed:
+                self.changed = True
+                process(layer, info)
+
+        self._layerwise._layerwise_process = instead
         try:
             yield
         finally:
             self._layerwise._layerwise_process = process
 
-    def expect_all(self, *, partial: bool, quantized: bool, world: int) -> None:
-        """Raise `InvalidArgumentError` if weights of the model are missing, or were only read in part. With `partial`,
-        layers of which no weight came are not missing. `world` is the number of ranks.
+    def expect_all(self, *, partial: bool, quantized: bool) -> None:
+        """Raise `InvalidArgumentError` if weights of the model are missing. With `partial`, layers of which no weight
+        came are not missing.
         """
         missing: list[str] = []
         for prefix, layer, info in self._layers():
             found = list(self._missing(prefix, layer, info, quantized))
             if not partial or info.load_numel > 0:  # vLLM makes a layer anew, so it needs all of the layer's weights
                 missing += found
-        cut = [] if partial else self._written.cut(world)
-        if missing or cut:
+        if missing:
             raise xs.InvalidArgumentError(
-                f"the weights are not those of this model. {_named('missing', missing)}{_named('too large', cut)}Send "
-                "all tensors of a checkpoint, or pass partial=True to update whole layers and keep the others"
+                f"the weights are not all of this model's. Missing: {_named(missing)}. Send all tensors of a "
+                "checkpoint, or pass partial=True to update whole layers and keep the others"
             )
+
+    def in_part(self) -> dict[str, tuple[int, int]]:
+        """Return the weights of which the model took only a part, such as this rank's shard. See `Written.in_part`."""
+        return self._written.in_part()
 
     def _missing(self, prefix: str, layer: Any, info: Any, quantized: bool) -> Iterator[str]:
         dot = f"{prefix}." if prefix else ""
@@ -193,19 +211,13 @@ class Staged:
                 yield f"a part of {dot}{name}"
 
     def _is_tied(self, info: Any, name: str) -> bool:
-        own = info.kernel_tensors[0].get(name)
-        if own is None:
-            return False
-        tied = [
-            (layer, at)
-            for _, layer, other in self._layers()
-            for at, each in other.kernel_tensors[0].items()
-            if each is own and other is not info
-        ]
-        return any(self._written.of(layer._parameters[at]) for layer, at in tied)
+        """Return whether another parameter with the same memory was written."""
+        tied = self._tied.get(id(info.kernel_tensors[0].get(name)), ())
+        return any(each is not None and self._written.of(each) for each in tied)
 
     def apply(self, model_config: Any) -> None:
         """Change the model. If this fails, the model is a mixture."""
+        self.changed = True
         with torch.no_grad():
             deferred = self._layerwise.is_deferred_attention_layer
             for _, layer, info in list(self._layers()):
@@ -224,7 +236,7 @@ class Staged:
                 info.reset()
             for tensor, before in self._kept:
                 tensor.copy_(before)
-        if hasattr(self._model, "_original_do_torchao_reload"):
+        with contextlib.suppress(AttributeError):  # vLLM did not come to set it
             self._model._do_torchao_reload = self._model._original_do_torchao_reload
         self._kept.clear()
 
@@ -258,13 +270,31 @@ def expect_whole(model: Any, written: Written) -> None:
     ]
     if found:
         raise xs.InvalidArgumentError(
-            f"the weights are not those of this model. {_named('missing', found)}Publish all tensors of a checkpoint"
+            f"the weights are not all of this model's. Missing: {_named(found)}. Publish all tensors of a checkpoint"
         )
 
 
-def _named(what: str, found: list[str]) -> str:
+def expect_all_taken(of_ranks: Iterable[dict[str, tuple[int, int]]]) -> None:
+    """Raise `InvalidArgumentError` if the ranks together took only a part of a weight, since its shape is too large.
+    `of_ranks` has the result of `Staged.in_part` for each rank.
+    """
+    taken: Counter[str] = Counter()
+    sizes: dict[str, int] = {}
+    for each in of_ranks:
+        for name, (count, size) in each.items():
+            taken[name] += count
+            sizes[name] = size
+    cut = [name for name, size in sizes.items() if taken[name] < size]
+    if cut:
+        raise xs.InvalidArgumentError(
+            f"these weights are larger than the model's; the model is as it was: {_named(cut)}. Send the tensors of a "
+            "checkpoint of this model"
+        )
+
+
+def _named(found: list[str]) -> str:
     more = f" and {len(found) - _NAMED} others" if len(found) > _NAMED else ""
-    return f"{what.capitalize()}: {', '.join(found[:_NAMED])}{more}. " if found else ""
+    return f"{', '.join(found[:_NAMED])}{more}"
 
 
 def refuse_to_serve(error: BaseException) -> NoReturn:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import xpushare as xs
 from xpushare.integrations._engines import META_NBYTES, device_of
+from xpushare.integrations._vllm_model import Staged, refuse_to_serve
 
 __all__ = ["SCHEME", "BucketSender", "WorkerExtension", "update_weights_from_channel"]
 
@@ -143,7 +144,13 @@ def _run_all(buckets: xs.Channel, run: Callable[[list[tuple[str, Any]]], None], 
 class WorkerExtension(_worker.VllmColocateWorkerExtension):
     """Extends checkpoint-engine's extension of vLLM's worker, so that it can load weights from a channel as well as
     from a socket.
+
+    Weights that do not fit the model, or are missing at the end, end the update. If no layer has changed by then, the
+    model is as it was. Otherwise the engine ends, since its model is a mixture. A subclass with
+    `partial_weights = True` accepts updates that leave out whole layers.
     """
+
+    partial_weights = False
 
     def update_weights_from_ipc(self, zmq_handles: dict[str, str]) -> None:
         """Load weights from the address that `zmq_handles` has for this worker's device. vLLM's own functions put them
@@ -153,19 +160,26 @@ class WorkerExtension(_worker.VllmColocateWorkerExtension):
         if not zmq_handles[place].startswith(SCHEME):
             super().update_weights_from_ipc(zmq_handles)
             return
-        reload = importlib.import_module("vllm.model_executor.model_loader.reload")
         drafter = getattr(getattr(self.model_runner, "drafter", None), "model", None)
         models = [self.model_runner.model, *([] if drafter is None else [drafter])]
+        staged = [Staged(model, streamed=True) for model in models]
 
         def load(weights: list[tuple[str, Any]]) -> None:
             mine = [(name, tensor.clone()) for name, tensor in weights]  # vLLM keeps the parts of an incomplete layer
-            for model in models:
-                model.load_weights(mine)
+            for each in staged:
+                each.take(mine)
 
         def processed() -> None:
-            for model in models:
-                reload.finalize_layerwise_reload(model, self.model_config)
+            quantized = self.model_config.quantization is not None
+            staged[0].expect_all(partial=self.partial_weights, quantized=quantized)  # drafters share layers
+            for each in staged:
+                each.apply(self.model_config)
 
-        for model in models:
-            reload.initialize_layerwise_reload(model)
-        update_weights_from_channel(zmq_handles[place], run=load, post_hook=processed)
+        try:
+            update_weights_from_channel(zmq_handles[place], run=load, post_hook=processed)
+        except BaseException as error:
+            if any(each.changed for each in staged):
+                refuse_to_serve(error)
+            for each in staged:
+                each.undo()
+            raise

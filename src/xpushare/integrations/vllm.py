@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 
 import xpushare as xs
 from xpushare.integrations._engines import Publisher, Reader, nearest
-from xpushare.integrations._vllm_model import Staged, Written, expect_whole, refuse_to_serve
+from xpushare.integrations._vllm_model import Staged, Written, expect_all_taken, expect_whole, refuse_to_serve
 
 __all__ = ["InitInfo", "ModelLoader", "Trainer", "TrainerInfo", "UpdateInfo", "WorkerEngine", "register"]
 
@@ -46,15 +46,18 @@ def register() -> None:
     _loaders.register_model_loader(NAME)(ModelLoader)
 
 
-def _expect_all_ranks(failed: Exception | None, version: int) -> None:
-    """Raise in all ranks if any rank failed. No rank has changed its model so far."""
+def _expect_all_ranks(failed: Exception | None, version: int, own: Any = None) -> list[Any]:
+    """Raise in all ranks if any rank failed. No rank has changed its model so far. Returns what each rank passed as
+    `own`.
+    """
     world = _module("distributed.parallel_state").get_world_group()
-    reasons = [repr(failed) if failed else ""] * world.world_size
+    found = [(isinstance(failed, xs.InvalidArgumentError), repr(failed) if failed else "", own)] * world.world_size
     if world.world_size > 1:
-        torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
+        torch.distributed.all_gather_object(found, found[0], group=world.cpu_group)
+    reasons = [reason for _, reason, _ in found]
     if not any(reasons):
-        return
-    if any("InvalidArgumentError" in each for each in reasons):
+        return [each for _, _, each in found]
+    if any(misfit for misfit, _, _ in found):
         raise xs.InvalidArgumentError(
             f"version {version} of the weights does not fit the model; the model is as it was. The ranks' reasons: "
             f"{reasons}"
@@ -122,11 +125,12 @@ class WorkerEngine(_transfer.WeightTransferEngine):
                     weights = stack.enter_context(_of_this_rank(self._reader, version, self.model))
                     staged.take(weights.items())
                     quantized = self.model_config.quantization is not None
-                    ranks = self.parallel_config.world_size_across_dp
-                    staged.expect_all(partial=update_info.partial, quantized=quantized, world=ranks)
+                    staged.expect_all(partial=update_info.partial, quantized=quantized)
                 except Exception as error:  # the other ranks wait for this one
                     failed = error
-                _expect_all_ranks(failed, version)
+                in_part = _expect_all_ranks(failed, version, staged.in_part())
+                if not update_info.partial and self.parallel_config.data_parallel_size == 1:
+                    expect_all_taken(in_part)  # experts may also be on the ranks of other replicas
             except BaseException:
                 staged.undo()
                 raise
