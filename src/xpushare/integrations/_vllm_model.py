@@ -9,93 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import xpushare as xs
+from xpushare.integrations._written import Written, lacks_part, named
 
-__all__ = ["Staged", "Written", "expect_all_taken", "expect_whole", "refuse_to_serve"]
+__all__ = ["Staged", "changing", "expect_all_ranks", "expect_all_taken"]
 
 torch: Any = importlib.import_module("torch")
-_dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
-_COPY: Final = torch.ops.aten.copy_.default
-_FILLS: Final = (torch.ops.aten.fill_.Scalar, torch.ops.aten.fill_.Tensor, torch.ops.aten.zero_.default)
-_FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_SCALES: Final = getattr(torch, "float8_e8m0fnu", None)  # powers of two, which every float represents
-_NAMED: Final = 5  # tensors that a message names
-_Region = tuple[int, tuple[int, ...], tuple[int, ...]]  # offset, size and stride
-
-
-def _storage(tensor: Any) -> int:
-    number: int = tensor.untyped_storage()._cdata
-    return number
-
-
-def _numel(regions: Iterable[_Region]) -> int:
-    return sum(math.prod(size) for _, size, _ in regions)
-
-
-class Written(_dispatch.TorchDispatchMode):  # type: ignore[misc]
-    """Records which elements of the targets are written, and which elements of the sources are read for that, while it
-    is the current dispatch mode.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._to: dict[int, set[_Region]] = {}  # by storage
-        self._read: dict[int, set[_Region]] = {}
-        self._sources: dict[int, tuple[str, Any] | None] = {}  # None if several of them share a storage
-        self._targets: list[Any] = []  # held, since another tensor could get the number of a storage that is gone
-
-    def watch(self, targets: Iterable[Any]) -> None:
-        for each in targets:
-            self._targets.append(each)
-            self._to.setdefault(_storage(each), set())
-
-    def each(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        """Yield the weights, and record how much of each of them is read."""
-        for name, tensor in weights:
-            number = _storage(tensor)
-            self._sources[number] = None if number in self._sources else (name, tensor)
-            yield name, tensor
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _COPY or func in _FILLS:
-            found = self._to.get(_storage(args[0]))
-            if found is not None:
-                found.add(_region(args[0]))
-                if func is _COPY:
-                    _expect_dtype(args[0].dtype, args[1].dtype)
-                    self._read.setdefault(_storage(args[1]), set()).add(_region(args[1]))
-        return func(*args, **(kwargs or {}))
-
-    def of(self, target: Any) -> set[_Region]:
-        return self._to.get(_storage(target), set())
-
-    def in_part(self) -> dict[str, tuple[int, int]]:
-        """Return the sources that were read only in part: how many elements were read, and how many there are."""
-        found: dict[str, tuple[int, int]] = {}
-        for number, source in self._sources.items():
-            taken = _numel(self._read.get(number, ()))  # 0: it was changed before it was copied
-            if source is not None and 0 < taken < source[1].numel():
-                found[source[0]] = taken, source[1].numel()
-        return found
-
-
-def _region(tensor: Any) -> _Region:
-    return int(tensor.storage_offset()), tuple(tensor.size()), tuple(tensor.stride())
-
-
-def _expect_dtype(to: Any, source: Any) -> None:
-    """Raise `InvalidArgumentError` if a copy between these dtypes changes what the values mean. Rounding a float does
-    not.
-    """
-    floats = to in _FLOATS and (source in _FLOATS or source is _SCALES)
-    integers = not (to.is_floating_point or source.is_floating_point or to.is_complex or source.is_complex)
-    if to is not source and not floats and not (integers and to.itemsize == source.itemsize):
-        raise xs.InvalidArgumentError(f"the model's parameter is {to}, and the weight is {source}")
 
 
 class Staged:
@@ -137,7 +60,7 @@ class Staged:
 
         try:
             with self._processing(), mtp.disable_mtp_completeness_check(), self._written:
-                self._loaded |= self._model.load_weights(each()) or set()
+                self._loaded.update(self._model.load_weights(each()) or ())
         except Exception as error:
             name, tensor = current[0] if current else ("", None)
             what = f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}" if current else "these weights"
@@ -175,10 +98,11 @@ class Staged:
         finally:
             self._layerwise._layerwise_process = process
 
-    def expect_all(self, *, partial: bool, quantized: bool) -> None:
+    def expect_all(self, model_config: Any, *, partial: bool) -> None:
         """Raise `InvalidArgumentError` if weights of the model are missing. With `partial`, layers of which no weight
         came are not missing.
         """
+        quantized = model_config.quantization is not None
         missing: list[str] = []
         for prefix, layer, info in self._layers():
             found = list(self._missing(prefix, layer, info, quantized))
@@ -186,7 +110,7 @@ class Staged:
                 missing += found
         if missing:
             raise xs.InvalidArgumentError(
-                f"the weights are not all of this model's. Missing: {_named(missing)}. Send all tensors of a "
+                f"the weights are not all of this model's. Missing: {named(missing)}. Send all tensors of a "
                 "checkpoint, or pass partial=True to update whole layers and keep the others"
             )
 
@@ -207,7 +131,7 @@ class Staged:
                     continue
                 if not quantized or parameter.ndim >= 2:
                     yield f"{dot}{name}"
-            elif _lacks_part(layer, parameter, regions):
+            elif lacks_part(layer, parameter, regions):
                 yield f"a part of {dot}{name}"
 
     def _is_tied(self, info: Any, name: str) -> bool:
@@ -241,37 +165,27 @@ class Staged:
         self._kept.clear()
 
 
-def _lacks_part(layer: Any, parameter: Any, regions: set[_Region]) -> bool:
-    """Return whether one of the weights that a parameter is made of is missing, such as k_proj of qkv_proj, or one of
-    its experts. Elements that only pad the parameter may be missing.
+def expect_all_ranks(failed: Exception | None, version: int, in_part: dict[str, tuple[int, int]]) -> None:
+    """Raise in all ranks if any rank failed, or if all ranks together took only a part of a weight. No rank has changed
+    its model so far. `in_part` is the result of `Staged.in_part`.
     """
-    full = getattr(parameter, "weight_loader_numel", parameter.numel())
-    sizes = getattr(layer, "output_partition_sizes", None) or [1]
-    if len(sizes) > 1:
-        return bool(full - _numel(regions) >= full * min(sizes) / sum(sizes))
-    parts = parameter.shape[0] if parameter.ndim == 3 else 1
-    taken = [0.0] * parts
-    step = parameter.stride(0) if parts > 1 else 0
-    for offset, size, _ in regions:
-        first = offset // step if step else 0
-        count = size[0] if parts > 1 and len(size) == 3 else 1
-        for part in range(first, min(first + count, parts)):
-            taken[part] += math.prod(size) / count
-    return any(2 * each <= full / parts for each in taken)
-
-
-def expect_whole(model: Any, written: Written) -> None:
-    """Raise `InvalidArgumentError` if only a part of a parameter was written, such as qkv_proj without k_proj."""
-    found = [
-        f"a part of {prefix}.{name}"
-        for prefix, layer in model.named_modules()
-        for name, parameter in layer.named_parameters(recurse=False)
-        if (regions := written.of(parameter)) and _lacks_part(layer, parameter, regions)
-    ]
-    if found:
+    world = importlib.import_module("vllm.distributed.parallel_state").get_world_group()
+    misfit = isinstance(failed, xs.InvalidArgumentError)
+    found = [(misfit, repr(failed) if failed else "", in_part)] * world.world_size
+    if world.world_size > 1:
+        torch.distributed.all_gather_object(found, found[0], group=world.cpu_group)
+    reasons = [reason for _, reason, _ in found]
+    if any(misfit for misfit, _, _ in found):
         raise xs.InvalidArgumentError(
-            f"the weights are not all of this model's. Missing: {_named(found)}. Publish all tensors of a checkpoint"
-        )
+            f"version {version} of the weights does not fit the model; the model is as it was. The ranks' reasons: "
+            f"{reasons}"
+        ) from failed
+    if any(reasons):
+        raise xs.HandleExpiredError(
+            f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run on "
+            f"this machine, as the same user, until the update has returned. The ranks' reasons: {reasons}"
+        ) from failed
+    expect_all_taken(each for _, _, each in found)
 
 
 def expect_all_taken(of_ranks: Iterable[dict[str, tuple[int, int]]]) -> None:
@@ -287,19 +201,24 @@ def expect_all_taken(of_ranks: Iterable[dict[str, tuple[int, int]]]) -> None:
     cut = [name for name, size in sizes.items() if taken[name] < size]
     if cut:
         raise xs.InvalidArgumentError(
-            f"these weights are larger than the model's; the model is as it was: {_named(cut)}. Send the tensors of a "
+            f"these weights are larger than the model's; the model is as it was: {named(cut)}. Send the tensors of a "
             "checkpoint of this model"
         )
 
 
-def _named(found: list[str]) -> str:
-    more = f" and {len(found) - _NAMED} others" if len(found) > _NAMED else ""
-    return f"{', '.join(found[:_NAMED])}{more}"
-
-
-def refuse_to_serve(error: BaseException) -> NoReturn:
-    """End this process of the engine, and the engine with it, since its model is a mixture of two versions."""
-    raise SystemExit(
-        "xpushare: an update of the weights failed in the middle, so the model is a mixture of two versions. This "
-        f"engine ends instead of serving it: {error!r}"
-    ) from error
+@contextlib.contextmanager
+def changing(*staged: Staged) -> Generator[Staged, None, None]:
+    """Yield the first one. If the block raises, make the models as they were. If one of them has changed already, end
+    this process of the engine, and the engine with it, since it must not serve a mixture.
+    """
+    try:
+        yield staged[0]
+    except BaseException as error:
+        if any(each.changed for each in staged):
+            raise SystemExit(
+                "xpushare: an update of the weights failed in the middle, so the model is a mixture of two versions. "
+                f"This engine ends instead of serving it: {error!r}"
+            ) from error
+        for each in staged:
+            each.undo()
+        raise

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import xpushare as xs
 from xpushare.integrations._engines import META_NBYTES, device_of
-from xpushare.integrations._vllm_model import Staged, refuse_to_serve
+from xpushare.integrations._vllm_model import Staged, changing
 
 __all__ = ["SCHEME", "BucketSender", "WorkerExtension", "update_weights_from_channel"]
 
@@ -170,16 +170,9 @@ class WorkerExtension(_worker.VllmColocateWorkerExtension):
                 each.take(mine)
 
         def processed() -> None:
-            quantized = self.model_config.quantization is not None
-            staged[0].expect_all(partial=self.partial_weights, quantized=quantized)  # drafters share layers
+            staged[0].expect_all(self.model_config, partial=self.partial_weights)  # drafters share layers
             for each in staged:
                 each.apply(self.model_config)
 
-        try:
+        with changing(*staged):
             update_weights_from_channel(zmq_handles[place], run=load, post_hook=processed)
-        except BaseException as error:
-            if any(each.changed for each in staged):
-                refuse_to_serve(error)
-            for each in staged:
-                each.undo()
-            raise

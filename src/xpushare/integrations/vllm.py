@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Self
 
 import xpushare as xs
 from xpushare.integrations._engines import Publisher, Reader, nearest
-from xpushare.integrations._vllm_model import Staged, Written, expect_all_taken, expect_whole, refuse_to_serve
+from xpushare.integrations._vllm_model import Staged, changing, expect_all_ranks
+from xpushare.integrations._written import watching
 
 __all__ = ["InitInfo", "ModelLoader", "Trainer", "TrainerInfo", "UpdateInfo", "WorkerEngine", "register"]
 
@@ -44,28 +45,6 @@ def register() -> None:
     factories.WeightTransferEngineFactory.register_engine(NAME, WorkerEngine)
     factories.WeightTransferTrainerFactory.register_engine(NAME, Trainer)
     _loaders.register_model_loader(NAME)(ModelLoader)
-
-
-def _expect_all_ranks(failed: Exception | None, version: int, own: Any = None) -> list[Any]:
-    """Raise in all ranks if any rank failed. No rank has changed its model so far. Returns what each rank passed as
-    `own`.
-    """
-    world = _module("distributed.parallel_state").get_world_group()
-    found = [(isinstance(failed, xs.InvalidArgumentError), repr(failed) if failed else "", own)] * world.world_size
-    if world.world_size > 1:
-        torch.distributed.all_gather_object(found, found[0], group=world.cpu_group)
-    reasons = [reason for _, reason, _ in found]
-    if not any(reasons):
-        return [each for _, _, each in found]
-    if any(misfit for misfit, _, _ in found):
-        raise xs.InvalidArgumentError(
-            f"version {version} of the weights does not fit the model; the model is as it was. The ranks' reasons: "
-            f"{reasons}"
-        ) from failed
-    raise xs.HandleExpiredError(
-        f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run on this "
-        f"machine, as the same user, until the update has returned. The ranks' reasons: {reasons}"
-    ) from failed
 
 
 def _of_this_rank(reader: Reader, version: int, model: Any) -> Any:
@@ -112,32 +91,23 @@ class WorkerEngine(_transfer.WeightTransferEngine):
     def finish_weight_update(self) -> None: ...
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        parallel = _module("distributed.parallel_state").get_world_group()
-        _, name, version = nearest(update_info.trees, self.device, parallel.rank_in_group)
+        rank = _module("distributed.parallel_state").get_world_group().rank_in_group
+        _, name, version = nearest(update_info.trees, self.device, rank)
         if self._reader is None or self._reader.name != name:
             self.shutdown()
             self._reader = Reader(name, self.device)
-        staged = Staged(self.model)
-        failed: Exception | None = None
-        with contextlib.ExitStack() as stack:
+        # The rest of a weight of several experts may be on the ranks of other replicas.
+        whole = not update_info.partial and self.parallel_config.data_parallel_size == 1
+        with contextlib.ExitStack() as stack, changing(Staged(self.model)) as staged:
+            failed: Exception | None = None
             try:
-                try:
-                    weights = stack.enter_context(_of_this_rank(self._reader, version, self.model))
-                    staged.take(weights.items())
-                    quantized = self.model_config.quantization is not None
-                    staged.expect_all(partial=update_info.partial, quantized=quantized)
-                except Exception as error:  # the other ranks wait for this one
-                    failed = error
-                in_part = _expect_all_ranks(failed, version, staged.in_part())
-                if not update_info.partial and self.parallel_config.data_parallel_size == 1:
-                    expect_all_taken(in_part)  # experts may also be on the ranks of other replicas
-            except BaseException:
-                staged.undo()
-                raise
-            try:
-                staged.apply(self.model_config)
-            except BaseException as error:
-                refuse_to_serve(error)
+                weights = stack.enter_context(_of_this_rank(self._reader, version, self.model))
+                staged.take(weights.items())
+                staged.expect_all(self.model_config, partial=update_info.partial)
+            except Exception as error:  # the other ranks wait for this one
+                failed = error
+            expect_all_ranks(failed, version, staged.in_part() if whole else {})
+            staged.apply(self.model_config)
 
     def shutdown(self) -> None:
         if self._reader is not None:
@@ -250,11 +220,8 @@ class ModelLoader(_loaders.DefaultModelLoader):
     def download_model(self, model_config: Any) -> None: ...
 
     def load_weights(self, model: Any, model_config: Any) -> None:
-        written = Written()
-        written.watch(model.parameters())
-        with written:
+        with watching(model):
             super().load_weights(model, model_config)
-        expect_whole(model, written)
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ARG002
         world = _module("distributed.parallel_state").get_world_group()
@@ -267,5 +234,5 @@ class ModelLoader(_loaders.DefaultModelLoader):
                 weights = stack.enter_context(_of_this_rank(reader, version, model))
             except Exception as error:  # the other ranks wait for this one
                 failed = error
-            _expect_all_ranks(failed, version)
+            expect_all_ranks(failed, version, {})
             yield from weights.items()
