@@ -62,8 +62,7 @@ class Staged:
             with self._processing(), mtp.disable_mtp_completeness_check(), self._written:
                 self._loaded.update(self._model.load_weights(each()) or ())
         except Exception as error:
-            name, tensor = current[0] if current else ("", None)
-            what = f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}" if current else "these weights"
+            what = "".join(f"{name} of shape {tuple(x.shape)} and {x.dtype}" for name, x in current) or "the weights"
             raise xs.InvalidArgumentError(
                 f"the model does not take {what} ({type(error).__name__}: {error}). Send the tensors of a checkpoint "
                 "of this model, with their names, shapes and dtypes"
