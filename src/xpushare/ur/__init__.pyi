@@ -1351,7 +1351,7 @@ def urEventGetNativeHandle(hEvent: Event) -> int:
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int:
     """Return the time at which the command of an event was enqueued, submitted, started or completed.
 
-    `COMMAND_QUEUED` and `COMMAND_SUBMIT` are known once the command is enqueued, the other times once it is complete. A reusable event that was created with `ExpEventFlags.ENABLE_PROFILING` has these times on any queue.
+    `COMMAND_QUEUED` and `COMMAND_SUBMIT` are known once the command is enqueued, the other times once it is complete. A command that only marks a place in its queue, such as a barrier, starts when it ends. A reusable event that was created with `ExpEventFlags.ENABLE_PROFILING` has these times on any queue.
 
     Args:
         hEvent: The event.

@@ -180,7 +180,8 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
     """Return the time at which the command of an event was enqueued, submitted, started or completed.
 
     `COMMAND_QUEUED` and `COMMAND_SUBMIT` are known once the command is enqueued, the other times once it is complete. A
-    reusable event that was created with `ExpEventFlags.ENABLE_PROFILING` has these times on any queue.
+    command that only marks a place in its queue, such as a barrier, starts when it ends. A reusable event that was
+    created with `ExpEventFlags.ENABLE_PROFILING` has these times on any queue.
     """
     found: int = _PROFILING.answer(propName, hEvent)
     return found
