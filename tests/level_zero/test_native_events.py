@@ -132,6 +132,14 @@ def test_handles_are_the_drivers() -> None:
     assert caught.value.result is ur.Result.ERROR_INVALID_VALUE
 
 
+def sleeps(thread: int | None) -> bool:
+    try:
+        stat = Path(f"/proc/self/task/{thread}/stat").read_text()
+    except OSError:  # it has ended
+        return False
+    return stat.rpartition(")")[2].split()[0] == "S"
+
+
 @pytest.mark.parametrize("owned", [False, True])
 def test_a_list_of_the_program_s_as_a_queue(owned: bool) -> None:
     """Commands of the queue come after what is in the list, and before what comes later."""
@@ -145,9 +153,8 @@ def test_a_list_of_the_program_s_as_a_queue(owned: bool) -> None:
     bare("zeCommandListAppendMemoryFill", theirs, memory, b"a", 1, 4096, None, 0, None)
     filling = threading.Thread(target=ur.urEnqueueUSMFill, args=(queue, memory, b"b", 4096, []))
     filling.start()
-    stat = Path(f"/proc/self/task/{filling.native_id}/stat")
     end = time.monotonic() + 20
-    while filling.is_alive() and stat.read_text().rpartition(")")[2].split()[0] != "S":
+    while filling.is_alive() and not sleeps(filling.native_id):
         assert time.monotonic() < end
     assert ctypes.CDLL(LIBRARY).zeEventHostSignal(signaller.gate) == 0
     filling.join()

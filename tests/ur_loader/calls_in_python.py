@@ -103,14 +103,21 @@ def held_up(here: int) -> Any:
     return gate
 
 
+def about(thread: int | str, what: str) -> str:
+    """What the kernel says of a thread; nothing once it has ended."""
+    try:
+        return Path(f"/proc/self/task/{thread}/{what}").read_text()
+    except OSError:
+        return ""
+
+
 def lanes() -> set[int]:
     """The threads that carry out the commands of queues."""
-    tasks = Path("/proc/self/task")
-    return {int(each.name) for each in tasks.iterdir() if (each / "comm").read_text() == "xpushare-lane\n"}
+    return {int(each) for each in os.listdir("/proc/self/task") if about(each, "comm") == "xpushare-lane\n"}
 
 
 def sleeps(thread: int) -> bool:
-    return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    return about(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
 
 
 @contextmanager
