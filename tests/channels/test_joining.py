@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ import xpushare as xs
 from harness import TIMEOUT, Child, kept, takes_little_cpu_time, wait_until
 from xpushare import _native
 from xpushare.channels import crews
+from xpushare.channels.survey import channels
 from xpushare.core import memory
 
 OPENS: dict[str, Callable[[], Any]] = {
@@ -356,3 +358,16 @@ def test_another_version_of_the_words_is_told(monkeypatch: pytest.MonkeyPatch) -
             with pytest.raises(xs.InvalidHandleError, match=f"version 4242 .* version {_native.CREW_VERSION}"):
                 OPENS[how]()
             child.call(close_there)
+
+
+def test_a_look_at_a_channel_leaves_no_number_of_a_descriptor() -> None:
+    """Another file may have that number when this process clears up, and says nothing of who has the channel open."""
+    with Child() as child:
+        child.call(make_there, "create")
+        with contextlib.ExitStack() as stack:
+            assert [each["name"] for each in channels()] == ["test"]
+            for _ in range(8):
+                stack.enter_context(tempfile.TemporaryFile())
+            crews.reap(True)
+        OPENS["channel"]().close()
+        child.call(close_there)

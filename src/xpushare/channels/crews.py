@@ -272,13 +272,13 @@ class Crew:
                     time.sleep(0.001)
             elif self.placing and _known.get(self.path.name, self) is self:
                 _swept_away(self.path)
-        self.number = -1  # before the descriptor is closed: another file may get its number
         if _known.get(self.path.name) is self:
             del _known[self.path.name]
         self.close()
 
     def close(self) -> None:
         """Close the crew's file and end the exports. Idempotent."""
+        self.number = -1  # before the descriptor is closed: another file may get its number
         if (native := getattr(self, "native", None)) is not None:
             native.close()
         for each in self.exports:
