@@ -14,6 +14,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
+from sampling import sampled
 from xpushare import cli
 from xpushare.channels.survey import channels
 from xpushare.common import foreign
@@ -94,7 +95,7 @@ DESCRIPTIONS: list[bytes] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", DESCRIPTIONS, ids=range(len(DESCRIPTIONS)))
+@pytest.mark.parametrize("text", sampled(DESCRIPTIONS, [b"123", b"[" * 1024, b"\xff\xfe\x80", b'["a","b",{}]']))
 def test_a_damaged_description_of_a_channel(
     text: bytes, neighbour: Child, bad: xs.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:

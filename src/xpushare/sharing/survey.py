@@ -444,7 +444,7 @@ def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: li
         return []
     magic, version, named = layout.COMMONS.unpack(os.pread(fd, layout.COMMONS.size, 0))
     if (magic, version, named) != (layout.COMMONS_MAGIC, layout.TABLE_VERSION, cookie):
-        return []
+        raise InvalidHandleError("the memory that it shares with its importers is damaged, or of another version")
     return _rows(table, cookie, _Members(fd, mine is not None), claimed, names)
 
 
