@@ -306,3 +306,141 @@ def test_views_of_repeated_elements(step: int) -> None:
         if step == 2:
             memory = xs.ipc.memory.open(handle.handles[0])
             assert set(np.asarray(memory)[4:8].tolist()) == {0}
+
+
+# --- values that NumPy would change on the way
+
+BIG = (1 << 53) + 1  # an integer that float64 does not have
+CHANGED: dict[str, tuple[Any, str]] = {
+    "no common integers": ([1 << 63, -1], "no integer type"),
+    "identifier and float": ([BIG, 0.5], f"{BIG}"),
+    "nested": ([[1, 2], [BIG, 0.5]], f"{BIG}"),
+    "complex": ([BIG, 1j], f"{BIG}"),
+    "scalars": ([np.uint64((1 << 63) + 1), np.int64(-1)], f"{(1 << 63) + 1}"),
+    "arrays": ([np.array([BIG]), np.array([0.5])], f"{BIG}"),
+    "text": ([1, "a"], "1 would become text"),
+    "bytes": ([b"a", "b"], "would become text"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_lists_whose_values_would_change(what: str) -> None:
+    x, match = CHANGED[what]
+    with pytest.raises(xs.InvalidArgumentError, match=match):
+        xs.array(x)
+    dtype = np.asarray(x).dtype
+    assert np.array_equal(np.asarray(xs.array(x, dtype=dtype)), np.asarray(x, dtype))
+    if dtype.kind != "U":
+        with (
+            xs.Channel.create(None, np.asarray(x).shape, dtype) as ch,
+            pytest.raises(xs.InvalidArgumentError, match=match),
+        ):
+            ch.send(x)
+
+
+@pytest.mark.parametrize(
+    "x", [[1, 2.5], [True, 2], [True, 0.5], [float("nan"), 1], [1 << 63], [1, 1j], [], ["a", "bc"], [1 << 60, 0.5], 3]
+)
+def test_lists_whose_values_stay(x: Any) -> None:
+    made = np.asarray(xs.array(x))
+    assert made.dtype == np.asarray(x).dtype
+    assert repr(made.tolist()) == repr(np.asarray(x).tolist())
+
+
+NAMED: dict[str, tuple[Any, str, Any]] = {  # what NumPy alone cannot share, how it is named, and a dtype that helps
+    "objects": (np.array([object()]), r"Python objects \(object\)", None),
+    "text": (np.array(["a", "bcd"], object), "text of variable width", "U"),
+    "missing": (np.array([1.5, None]), "missing values", "f8"),
+    "integers": (np.array([1 << 80, 1], object), "more than 64 bits", "f8"),
+    "a field": (np.zeros(2, [("a", "O"), ("b", "i4")]), "the field 'a'", None),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_what_cannot_be_shared_is_named(what: str) -> None:
+    x, match, dtype = NAMED[what]
+    for call in (xs.array, xs.share, lambda x: xs.share([x], copy=True), lambda x: xs.publish("x", x)):
+        with pytest.raises(xs.InvalidArgumentError, match=match):
+            call(x)
+    if dtype is not None:
+        assert repr(np.asarray(xs.array(x, dtype=dtype))) == repr(np.asarray(x, dtype))
+
+
+def test_text_of_variable_width() -> None:
+    strings: Any = getattr(np.dtypes, "StringDType", None)
+    if strings is None:
+        pytest.skip("needs NumPy 2")
+    x = np.array(["a", "bcd"], strings())
+    with pytest.raises(xs.InvalidArgumentError, match="text of variable width"):
+        xs.array(x)
+    assert np.asarray(xs.array(x, dtype="U3")).tolist() == ["a", "bcd"]
+
+
+class Column:
+    """A series of a data frame, as pandas, polars and pyarrow have them."""
+
+    def __init__(self, values: Any, dtype: str, name: str | None = None, nulls: int = 0) -> None:
+        self.values, self.dtype, self.name, self.null_count = values, dtype, name, nulls
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(self.values, dtype, copy=copy)
+
+
+class Frame:
+    def __init__(self, **columns: Column) -> None:
+        self.found = columns
+        self.columns = [*columns]
+
+    def __getitem__(self, name: str) -> Column:
+        return self.found[name]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array([each.values for each in self.found.values()], dtype, copy=copy).T
+
+
+COLUMNS: dict[str, tuple[Any, str]] = {
+    "nullable integers": (Column([BIG, np.nan], "Int64", "id", 1), "column 'id' has missing values"),
+    "nullable floats": (Column([1.5, np.nan], "Float64", None, 1), "this Column has missing values"),
+    "mixed": (Frame(id=Column([BIG], "int64"), x=Column([0.5], "float64")), "column 'id' has integers"),
+    "categories": (Column([1, 2], "category"), "has categories"),
+    "categories of a table": (
+        Frame(a=Column([1], "int8"), b=Column([1], "dictionary<i8>")),
+        "column 'b' .* categories",
+    ),
+    "time zone": (Column(["2026-01-01"], "datetime64[ns, UTC]"), "time zone"),
+    "time zone of Arrow": (Column([1, 2], "timestamp[us, tz=UTC]"), "time zone"),
+    "sparse": (Column([0, 1], "Sparse[int64, 0]"), "is sparse"),
+    "text": (Column(["a"], "string", "t"), "column 't' .* text of variable width"),
+}
+
+
+@pytest.mark.parametrize("what", COLUMNS)
+def test_columns_that_would_change(what: str) -> None:
+    x, match = COLUMNS[what]
+    with pytest.raises(xs.InvalidArgumentError, match=match):
+        xs.array(x)
+    dtype = np.asarray(x).dtype
+    assert repr(np.asarray(xs.array(x, dtype=dtype))) == repr(np.asarray(x))
+
+
+def test_lists_of_no_array_in_a_channel() -> None:
+    with xs.Channel.create(None, (2, 2), "f8") as ch:
+        for wrong in ([[1], [2, 3]], object(), {1}, [1 << 80], "text"):
+            with pytest.raises(xs.InvalidArgumentError):
+                ch.send(wrong)
+
+
+def test_columns_that_stay() -> None:
+    assert np.asarray(xs.array(Column([1, 2], "Int64"))).tolist() == [1, 2]
+    assert np.asarray(xs.array(Frame(a=Column([1], "int64"), b=Column([2], "int64")))).tolist() == [[1, 2]]
+    assert np.asarray(xs.array(Column([1.5, np.nan], "float64"))).dtype == "f8"
+    durations = Column(np.array([1, 2], "m8[ns]"), "timedelta64[ns]")
+    assert np.asarray(xs.array(durations)).dtype == "m8[ns]"
+
+
+def test_a_sparse_matrix() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    for make in sparse.csr_matrix, sparse.coo_array:
+        for call in xs.array, xs.share:
+            with pytest.raises(xs.InvalidArgumentError, match=r"is sparse: share x\.toarray\(\)"):
+                call(make(np.eye(2)))

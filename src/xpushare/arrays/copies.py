@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xpushare import adapters
 from xpushare._device import Device
 from xpushare._native import Span, fill
-from xpushare.arrays import description
+from xpushare.arrays import description, meaning
 from xpushare.common.elements import (
     as_dtype,
     as_shape,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "array",
+    "converted",
     "copy_elements",
     "empty",
     "UNORDERED",
@@ -410,9 +411,7 @@ def array(x: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None =
     """
     wanted = None if dtype is None else as_dtype(dtype)
     own = own_array(x)
-    source, found = description.described_to_copy(x) if own is None else (own, None)
-    if found is not None:
-        check_dtype(found.dtype)
+    source, found = _read(x, wanted) if own is None else (own, None)
     if own is not None:
         here = own.device
     else:
@@ -428,12 +427,25 @@ def array(x: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None =
         if target == here and wanted in (None, span.dtype) and once and is_gapless(span):
             return _copied_there(source, found)
         values = _fetched(source, found, span, here)
-    values = _converted(x, values, wanted)
+    values = converted(x, values, wanted)
     check_dtype(values.dtype)
     kind: UsmKind = "device" if own is None or target != here else copy_kind(own)
     made = new_array(values.shape, values.dtype, target, kind, small=True)
     _store(values, made)
     return made
+
+
+def _read(x: Any, dtype: Any) -> tuple[Any, description.Described | None]:
+    """Return the array to copy and its description. The description is None if NumPy has to make the array."""
+    try:
+        source, found = description.described_to_copy(x)
+        if found is not None:
+            description.check_elements(source, found.dtype)
+    except InvalidArgumentError:
+        if dtype is None or not meaning.numpy_converts(x):
+            raise
+        return x, None
+    return source, found
 
 
 def values_of(x: Any) -> Any:
@@ -450,20 +462,32 @@ def values_of(x: Any) -> Any:
     return _fetched(source, found, spanned(source, found), here)
 
 
-def _converted(x: Any, values: Any, dtype: Any) -> Any:
+def converted(x: Any, values: Any, dtype: Any) -> Any:
     """Return `values` as a NumPy array of type `dtype`. Raises `InvalidArgumentError` if NumPy cannot convert them. The
     error names the type of `x`, the caller's object.
     """
     import numpy
 
-    given = getattr(values, "dtype", None)
+    ours = values is not x  # else NumPy reads it in its own way
+    given = getattr(values, "dtype", None) if ours else None
     for each in (given, dtype) if dtype is not None and dtype != given else ():
         if isinstance(each, numpy.dtype):
             expect_numpy(each)  # it cannot convert others
     try:
-        return numpy.asarray(values, dtype)
-    except (ValueError, TypeError, OverflowError) as error:
+        why = None if ours or dtype is not None else meaning.unsuited(x)
+        made = numpy.asarray(values, dtype) if why is None else None
+        if made is not None and made.dtype == object:
+            why = meaning.objects_named(made)
+        elif not ours and dtype is None and made is not None:
+            why = meaning.lost_by_numpy(x, made)
+            why = why and f"{why}: pass dtype=, or np.asarray(x, dtype), to convert it as NumPy does"
+    except MemoryError:
+        raise
+    except Exception as error:  # code of the library
         raise InvalidArgumentError(f"NumPy cannot make an array of this {type(x).__name__}: {error}") from error
+    if why is not None:
+        raise InvalidArgumentError(why)
+    return made
 
 
 def _copied_there(array: Any, found: description.Described | None) -> SharedArray:

@@ -21,7 +21,7 @@ from xpushare.adapters.base import Adapter, DeviceInfo, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor
 from xpushare.arrays import meaning
 from xpushare.common.aspects import Aspect
-from xpushare.common.elements import DLPACK_NAMED, as_dtype, as_shape, c_strides, extent
+from xpushare.common.elements import DLPACK_NAMED, as_dtype, as_shape, c_strides, check_dtype, extent
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
@@ -31,6 +31,7 @@ from xpushare.sharing import node
 __all__ = [
     "Described",
     "Located",
+    "check_elements",
     "describe",
     "described",
     "described_to_copy",
@@ -160,8 +161,16 @@ def _asked(array: Any, name: str) -> Any:
         raise _unusable(array, error) from error
 
 
+def check_elements(array: Any, dtype: Any) -> None:
+    """Raise `InvalidArgumentError` if elements of this dtype cannot be shared, by the name of what they are."""
+    if dtype.kind == "O" and hasattr(array, "ravel"):
+        raise InvalidArgumentError(meaning.objects_named(array))
+    check_dtype(dtype)
+
+
 def _unusable(array: Any, why: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {why}")
+    named = meaning.unsuited(array)
+    return InvalidArgumentError(named or f"{type(array).__name__} does not hand out its memory: {why}")
 
 
 def describe(array: Any, ordered: bool = False) -> Described:
@@ -184,6 +193,9 @@ def why_no_array(x: Any) -> str:
     known about it.
     """
     kind = type(x)
+    why = meaning.unsuited(x)
+    if why is not None:
+        return f": {why}"
     if issubclass(kind, Enum):
         return ". It is an enumeration: share its value, x.value"
     for base in _LEAVES:

@@ -10,9 +10,22 @@ import functools
 import re
 import sys
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Final
 
-__all__ = ["data_of", "is_plain", "is_sub_byte", "refusal", "resolved"]
+from xpushare.common.elements import TEXT_ADVICE
+
+__all__ = [
+    "data_of",
+    "is_plain",
+    "is_sub_byte",
+    "lost_by_numpy",
+    "numpy_converts",
+    "objects_named",
+    "refusal",
+    "resolved",
+    "unsuited",
+]
 
 _NAMES_LISTED: Final = 4
 _SUB_BYTE: Final = re.compile(r"torch\.(u?int[1-7]|bits\w+)")
@@ -74,6 +87,131 @@ def resolved(array: Any) -> Any:
 def is_sub_byte(dtype: object) -> bool:
     """Return whether a dtype is one of torch's types of fewer than 8 bits, which look like bytes to every protocol."""
     return _SUB_BYTE.fullmatch(str(dtype)) is not None
+
+
+# --- what NumPy would convert
+
+_LOOKED_AT: Final = 1000  # how many objects are looked at for a message
+_COLUMNS: Final = ("column_names", "columns")  # of pyarrow, and of pandas and polars
+_KINDS: Final = (  # by the element types of data frames, in lower case
+    (r"category|categorical.*|enum\b.*|dictionary<.*", "has categories: share their codes and the categories"),
+    (
+        r"datetime64\[\w+, .*|.*\btz=.*|.*time_zone='.*",
+        "has times with a time zone: convert them to UTC, without a zone",
+    ),
+    (r"sparse.*", "is sparse: share x.sparse.to_dense(), or its values and their indices"),
+    (r"str|string.*|utf8|large_string|string_view", TEXT_ADVICE),
+    (r"large_binary|binary.*|list.*|struct.*|decimal.*|period.*|interval.*|map<.*", "has no type of NumPy"),
+)
+
+
+def _columns_of(x: Any) -> list[tuple[str, Any, str]]:
+    """Return the columns of a data frame, table or series: how a message names each, the column, and its type."""
+    for name in _COLUMNS:
+        names = getattr(x, name, None)
+        if names is not None and not callable(names) and hasattr(type(x), "__getitem__"):
+            return [(f"column {each!r}", column := x[each], _type_of(column)) for each in names]
+    own: Any = getattr(x, "name", None)
+    return [(f"column {own!r}" if own and isinstance(own, str) else f"this {type(x).__name__}", x, _type_of(x))]
+
+
+def _type_of(column: Any) -> str:
+    kind = getattr(column, "dtype", None)
+    return str(kind if kind is not None else getattr(column, "type", "")).lower()
+
+
+def unsuited(x: Any) -> str | None:
+    """Return why the elements of a series, a data frame or a matrix of another library cannot be shared, by their own
+    name. Return None if nothing is known against them.
+    """
+    try:
+        return _unsuited(x)
+    except Exception:  # code of the other library
+        return None
+
+
+def _unsuited(x: Any) -> str | None:
+    if type(x).__module__.startswith("scipy.sparse") and hasattr(x, "tocoo"):
+        return f"this {type(x).__name__} is sparse: share x.toarray(), or a tree of the arrays it consists of"
+    for where, _, kind in _columns_of(x):
+        for pattern, why in _KINDS:
+            if re.fullmatch(pattern, kind):
+                return f"{where} ({kind}) {why}"
+    return None
+
+
+def lost_by_numpy(x: Any, made: Any) -> str | None:
+    """Return which value NumPy did not keep when it made the array `made` of a list, a series or a data frame, or None
+    if it kept all of them.
+    """
+    columns = _columns_of(x)
+    if not any(kind for _, _, kind in columns):
+        return _lost_of_list(x, made)
+    for where, column, kind in columns:
+        if _has_missing(column):
+            return f"{where} has missing values, which NumPy's {made.dtype} cannot tell from others"
+        if made.dtype.kind == "f" and re.match("u?int", kind):
+            return f"{where} has integers, which would become {made.dtype}"
+    return None
+
+
+def _has_missing(column: Any) -> bool:
+    """Return whether a column has values that are missing, which are not the same as NaN."""
+    count = getattr(column, "null_count", None)
+    if count is not None:  # polars, pyarrow
+        return bool(count() if callable(count) else count)
+    nullable = hasattr(getattr(column, "dtype", None), "na_value") and hasattr(column, "isna")
+    return bool(nullable and column.isna().any())
+
+
+def numpy_converts(x: Any) -> bool:
+    """Return whether NumPy converts an object whose elements cannot be shared as they are: an array of Python objects,
+    or a column that has an `__array__` of its own.
+    """
+    kind: Any = type(x)
+    found = _class_of(kind)
+    return not found and hasattr(kind, "__array__")
+
+
+def _lost_of_list(x: Any, made: Any) -> str | None:
+    if made.dtype.kind not in "fcUS":
+        return None
+    import numpy
+
+    text = {"U": str, "S": bytes}.get(made.dtype.kind)
+    objects = numpy.asarray(x, object)
+    if objects.shape != made.shape:
+        return None
+    integers = made.size > 0
+    for given, value in zip(objects.ravel().tolist(), made.ravel().tolist(), strict=True):
+        if text is not None:
+            if not isinstance(given, text):
+                return f"the elements are of several types, and {given!r:.100} would become text"
+        elif type(given) is float or not isinstance(given, Integral):
+            integers = False
+        elif int(given) != value:
+            return f"the integer {given} is no {made.dtype}"
+    if integers and text is None:
+        return f"no integer type of NumPy has all of these integers, which would become {made.dtype}"
+    return None
+
+
+def objects_named(values: Any) -> str:
+    """Return why an array of Python objects cannot be shared, by the name of what they are."""
+    kinds = {type(each) for each in values.ravel()[:_LOOKED_AT].tolist()}
+    missing = {each for each in kinds if each.__name__ in ("NoneType", "NAType", "NaTType")}
+    kinds -= missing
+    if kinds and all(issubclass(each, str) for each in kinds):
+        return f"this array {TEXT_ADVICE}"
+    if missing:
+        return "the array has missing values, and so its elements are Python objects: fill them, or pass dtype="
+    if kinds == {int}:
+        return "the array has integers of more than 64 bits, which are Python objects"
+    names = ", ".join(sorted(each.__name__ for each in kinds))
+    return (
+        f"arrays of Python objects ({names}) cannot be shared, since their elements are addresses of this process. "
+        "Convert the array to numbers, for example by x.astype(float)"
+    )
 
 
 def _subclass_of_ndarray(array: Any) -> str:

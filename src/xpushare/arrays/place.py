@@ -30,7 +30,7 @@ from xpushare.arrays.copies import (
 )
 from xpushare.arrays.meaning import refusal
 from xpushare.arrays.passing import passed_on
-from xpushare.common.elements import check_dtype, extent
+from xpushare.common.elements import extent
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core import memory
 from xpushare.core.ordering import current_work, finish, work_on
@@ -283,7 +283,7 @@ class Placing(Leaves):
             array = description.to_copy(array)
         found = description.describe(array, self._ordered)
         dtype = found.dtype
-        check_dtype(dtype)
+        description.check_elements(array, dtype)
         try:
             source = self._in_place(array, found, dtype)
         except (FeatureNotSupportedError, InvalidArgumentError):

@@ -27,7 +27,7 @@ from xpushare._native import (
     set_loan_text,
 )
 from xpushare.adapters import HOST
-from xpushare.arrays.copies import values_of
+from xpushare.arrays.copies import converted, values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.channels.geometry import WRITERS_MOST
 from xpushare.channels.survey import surveyed
@@ -319,12 +319,16 @@ def prepared(end: End, array: Any) -> Any:
         return source
     values = values_of(array)
     if values is None:
-        import numpy
-
-        values = numpy.asarray(array)
+        try:
+            values = converted(array, array, None)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"frames of this channel are {geometry.shape} {dtype_words(geometry.dtype)}, not "
+                f"{type(array).__name__}: {error}"
+            ) from error
     if values.shape != geometry.shape or values.dtype != geometry.dtype:
-        given = type(array).__name__ if values.dtype == object else f"{values.shape} {dtype_words(values.dtype)}"
-        if values.shape == geometry.shape and values.dtype != object:
+        given = f"{values.shape} {dtype_words(values.dtype)}"
+        if values.shape == geometry.shape:
             advice = f"convert it by np.asarray(x, {dtype_words(geometry.dtype)!r})"
         else:
             advice = "pass an array of that shape, or create the channel with nbytes=, for any shape and dtype"

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from xpushare._native import set_array_order
 from xpushare.arrays.containers import flatten, unflatten, with_path
 from xpushare.arrays.copies import values_of
-from xpushare.arrays.description import why_no_array
-from xpushare.common.elements import check_dtype, extent
+from xpushare.arrays.description import check_elements, why_no_array
+from xpushare.common.elements import extent
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.core.memory import Range
 from xpushare.objects.array import SharedArray, array_of
@@ -80,7 +80,7 @@ def laid_out(x: Any, room: int, slot: int | None = None) -> Layout:
                 raise InvalidArgumentError(
                     f"a frame holds arrays and trees of arrays, not {type(each).__name__}{why_no_array(each)}"
                 )
-            check_dtype(found.dtype)
+            check_elements(each, found.dtype)
         except XpuShareError as error:
             with_path(error, tree, index)
             raise

@@ -13,6 +13,7 @@ from xpushare.common.errors import InvalidArgumentError
 
 __all__ = [
     "DLPACK_NAMED",
+    "TEXT_ADVICE",
     "as_dtype",
     "as_shape",
     "c_strides",
@@ -48,6 +49,10 @@ _ML_DTYPES: Final = {
     **dict.fromkeys(("int1", "int2", "int4", "uint1", "uint2", "uint4"), 1),
 }
 _STAND_IN: Final = "ml_dtypes:"  # begins the name of a stand-in's only field
+TEXT_ADVICE: Final = (
+    "is text of variable width, whose elements are Python objects or lie elsewhere: share np.asarray(list(x)), text "
+    "of fixed width"
+)
 _MOST_DIMENSIONS: Final = 64  # the limit of NumPy and of PEP 3118
 _MOST_ELEMENTS: Final = 1 << 47
 _LISTS: Final = (tuple, list)  # a tuple, since `tuple | list` would create a union at each use
@@ -204,9 +209,16 @@ def check_dtype(dtype: Any) -> None:
     process can use. NumPy adds the shape of a sub-array dtype to the array's shape, and drops the metadata of a dtype.
     """
     if dtype.hasobject:
+        if dtype.kind == "T":
+            raise InvalidArgumentError(f"{dtype} {TEXT_ADVICE}")
+        fields = [name for name in dtype.names or () if dtype.fields[name][0].hasobject]
         raise InvalidArgumentError(
-            "arrays of Python objects cannot be shared, since their elements are addresses of this process. Convert "
-            "the array to numbers, for example by x.astype(float)"
+            "arrays of Python objects cannot be shared, since their elements are addresses of this process. "
+            + (
+                f"Leave out the field {fields[0]!r}"
+                if fields
+                else "Convert numbers by x.astype(float), text by x.astype('U')"
+            )
         )
     if dtype.subdtype is not None:
         raise InvalidArgumentError(f"{dtype} is a sub-array: give its shape as part of the shape")
