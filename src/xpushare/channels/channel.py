@@ -289,6 +289,7 @@ class Channel(Advised, Awaitable):
 
         Raises:
             InvalidArgumentError: The channel is closed.
+            InvalidHandleError: A member of the channel has damaged its state.
 
         Examples:
             >>> with xs.Channel.create("frames", 3, label="source") as writer:
