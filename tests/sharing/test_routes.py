@@ -391,6 +391,18 @@ def test_a_tree_of_many_exports_makes_one_request(count: int, requests: list[int
         assert importer.call(attach_tree, handle) == (found, [])  # it is open
 
 
+def test_a_process_that_floods_an_exporters_socket_keeps_no_importer_out() -> None:
+    def flood(handle: str) -> None:
+        kept["flood"] = []
+        for _ in range(300):
+            kept["flood"].append(socket._connect(fields_of(xs.ArrayHandle(handle).handles[0])))
+
+    with Child() as exporter, Child() as flooding, Child(by_socket_alone) as importer:
+        handle = exporter.call(tree_of, 2)
+        flooding.call(flood, handle)
+        assert importer.call(attach_tree, handle)[0] == [0, 1]
+
+
 def test_an_expired_export_among_many_says_so_and_leaks_nothing() -> None:
     def put(number: int) -> None:
         xs.ipc.memory.put(kept["handle"].handles[number])

@@ -11,10 +11,11 @@
 #include <unistd.h>
 
 #define OFFER_BUCKETS 256u
-#define CONNECTIONS 16
+#define CONNECTIONS 32
 #define LISTENERS 2
 #define BACKLOG 128
 #define CONNECTION_NS 1000000000u
+#define PATIENCE_NS 20000000u /* if all connections are used, one that was silent for so long is closed for the next */
 #define PAUSE_NS 200000000u
 #define ANSWER_NS 5000000u /* the limit for making fds for one answer: the warden has other work */
 
@@ -28,10 +29,11 @@ static struct {
 
 /* Called with xp_mu, so that no fork leaves a child with a socket. The loop's thread may read them without. */
 static int listening[LISTENERS] = {-1, -1};
-static uint64_t paused; /* until when nobody is accepted, for lack of fds; 0 if that is not so */
+static uint64_t paused; /* until when nobody is accepted, for lack of fds or connections; 0 if that is not so */
 static struct {
     int fd;
-    uint64_t serial, deadline;
+    pid_t pid;
+    uint64_t serial, deadline, heard;
 } connections[CONNECTIONS] = {[0 ... CONNECTIONS - 1] = {.fd = -1}};
 
 /* --- answering ---------------------------------------------------------------------------------------------------- */
@@ -212,15 +214,46 @@ static void let_in(bool yes)
             xp_loop_remove(listening[i]);
 }
 
-static void drop_connection(int i)
+/* With xp_mu. */
+static void drop_with_mu(int i)
 {
-    pthread_mutex_lock(&xp_mu);
     xp_loop_remove(connections[i].fd);
     close(connections[i].fd);
     connections[i].fd = -1;
     paused = 0;
     let_in(true);
+}
+
+static void drop_connection(int i)
+{
+    pthread_mutex_lock(&xp_mu);
+    drop_with_mu(i);
     pthread_mutex_unlock(&xp_mu);
+}
+
+/* All connections are used. Close one of the process that has the most, or accept nobody until that one has been
+ * silent for a moment, so that a process that floods us delays others by no more. Returns its index, or
+ * CONNECTIONS. With xp_mu. */
+static int make_room(uint64_t now)
+{
+    int most = 0, silent = 0;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        int of_process = 0;
+        for (int k = 0; k < CONNECTIONS; k++)
+            of_process += connections[k].pid == connections[i].pid;
+        if (of_process > most || (of_process == most && connections[i].heard < connections[silent].heard)) {
+            most = of_process;
+            silent = i;
+        }
+    }
+    uint64_t ripe = connections[silent].heard + PATIENCE_NS;
+    if (ripe > now) {
+        let_in(false);
+        paused = ripe;
+        return CONNECTIONS;
+    }
+    drop_with_mu(silent);
+    return silent;
 }
 
 /* Called with xp_mu. Accept one connection. Returns false if there is none left. */
@@ -230,10 +263,8 @@ static bool accept_one(int listening, uint64_t now)
     int i = 0;
     while (i < CONNECTIONS && connections[i].fd >= 0)
         i++;
-    if (i == CONNECTIONS) {
-        let_in(false); /* until one closes, in a second at the latest */
+    if (i == CONNECTIONS && (i = make_room(now)) == CONNECTIONS)
         return false;
-    }
     int fd = xp_above_stdio(accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), close);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -256,6 +287,8 @@ static bool accept_one(int listening, uint64_t now)
     } else {
         connections[i].fd = fd;
         connections[i].serial = serials;
+        connections[i].pid = peer.pid;
+        connections[i].heard = now;
         connections[i].deadline = now + CONNECTION_NS;
     }
     return true;
@@ -281,7 +314,9 @@ void xp_on_connection(uint64_t serial, uint32_t i)
     bool keep = false;
     if (n > 0)
         keep = xp_answer(connections[i].fd, packet, (size_t)n);
-    if (!keep)
+    if (keep)
+        connections[i].heard = xp_now();
+    else
         drop_connection((int)i);
 }
 
