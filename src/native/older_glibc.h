@@ -32,7 +32,6 @@ XP_VERSION_OF(pthread_detach, XP_FIRST);
 XP_VERSION_OF(pthread_join, XP_FIRST);
 XP_VERSION_OF(pthread_once, XP_FIRST);
 XP_VERSION_OF(pthread_condattr_setclock, XP_SECOND);
-XP_VERSION_OF(pthread_timedjoin_np, XP_SECOND);
 XP_VERSION_OF(pthread_setname_np, XP_THIRD);
 XP_VERSION_OF(dlopen, XP_FIRST);
 XP_VERSION_OF(dlclose, XP_FIRST);

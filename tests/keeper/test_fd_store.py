@@ -118,10 +118,49 @@ def test_what_a_keeper_of_another_version_stored_is_dropped(manager: Manager, pu
     manager.end(signal.SIGKILL)
     (state,) = (fd for name, fd in manager.stored if "state" in name)
     text = os.pread(state, 1 << 16, 0)
-    os.pwrite(state, text.replace(b'"format": 1', b'"format": 2'), 0)
+    os.pwrite(state, text.replace(b'"format": 2', b'"format": 3'), 0)
     manager.begin()
     assert listed() == []
-    assert "has version 2 of the stored layout, and this keeper has version 1" in manager.journal.read_text()
+    assert "has version 3 of the stored layout, and this keeper has version 2" in manager.journal.read_text()
+    assert manager.end() == 0
+
+
+def test_a_state_that_is_damaged_costs_no_other(manager: Manager, publisher: Child, peer: Child) -> None:
+    manager.begin()
+    publisher.call(keep, "damaged", 1)
+    publisher.call(keep, "whole", 2)
+    publisher.kill()
+    manager.end(signal.SIGKILL)
+    state = next(fd for name, fd in manager.stored if "state" in name and b'"damaged"' in os.pread(fd, 1 << 16, 0))
+    os.pwrite(state, b"[" * 100, 0)
+    manager.begin()
+    assert [each["name"] for each in listed()] == ["whole"]
+    assert peer.call(values, "whole") == {2}
+    assert manager.end() == 0
+
+
+STEP = """
+import os, time
+wall = time.time
+time.time = lambda: wall() + 3600 * os.path.exists(os.environ["XPUSHARE_RUNTIME_DIR"] + "/step")
+"""
+
+
+def test_a_step_of_the_wall_clock_while_no_keeper_runs_drops_nothing(
+    manager: Manager, publisher: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STEP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    step = Path(os.environ["XPUSHARE_RUNTIME_DIR"]) / "step"
+    manager.begin("--ttl", "600")
+    publisher.call(keep, "weights", 1)
+    manager.end(signal.SIGKILL)
+    step.touch()
+    try:
+        manager.begin("--ttl", "600")
+        assert [each["name"] for each in listed()] == ["weights"]
+    finally:
+        step.unlink()
     assert manager.end() == 0
 
 

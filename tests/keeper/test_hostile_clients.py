@@ -237,6 +237,52 @@ def test_a_keeper_with_few_descriptors() -> None:
         expect_unharmed(row)
 
 
+# --- what a user is told
+
+
+def doctor_says() -> tuple[str, str]:
+    from xpushare.cli.doctor import keeper as doctor
+
+    check = next(iter(doctor.examine()))
+    return check.state, f"{check.why} {check.fix}"
+
+
+def test_a_stopped_keeper_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xpushare.cli.doctor import keeper as doctor
+
+    row = precious()
+    monkeypatch.setattr(doctor, "_SECONDS", 0.2)
+    os.kill(row["keeper"], signal.SIGSTOP)
+    try:
+        state, text = doctor_says()
+        assert (state, f"kill -CONT {row['keeper']}" in text) == ("fails", True), text
+        found = keeping.connect()
+        assert found is not None
+        unanswered = pytest.raises(xs.DeviceError, match=r"has not answered for 0\.2 s: it is busy, or stopped")
+        with keeping.Connection(found, 0.2) as keeper, unanswered:
+            keeper.listed()
+    finally:
+        os.kill(row["keeper"], signal.SIGCONT)
+    assert doctor_says()[0] == "works"
+    expect_unharmed(row)
+
+
+def test_a_keeper_without_its_socket_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = precious()
+    monkeypatch.setattr(keeping, "_START", 0.0)
+    monkeypatch.setattr(keeping, "_start", lambda: None)
+    path = naming.names_folder().parent / "keeper"
+    path.rename(aside := path.with_name("aside"))
+    try:
+        state, text = doctor_says()
+        assert (state, f"kill {row['keeper']}" in text) == ("fails", True), text
+        with pytest.raises(xs.DeviceError, match="xpushare doctor"):
+            xs.publish("other", xs.array([1]), keep=True)
+    finally:
+        aside.rename(path)
+    expect_unharmed(row)
+
+
 # --- times
 
 

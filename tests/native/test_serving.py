@@ -7,7 +7,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 
 import pytest
 from native_peer import AT, Peer, load32, n, until, warden_running

@@ -6,10 +6,12 @@ import ctypes
 import os
 import pickle
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from peering import exported, needs_root
 
 import xpushare as xs
 from harness import Child
-from xpushare.sharing import identity
+from xpushare.sharing import door, identity
 from xpushare.sharing.handle import fields_of
 
 
@@ -263,3 +265,29 @@ def test_the_socket_of_a_dead_exporter_is_removed_by_the_next(tmp_path: Path) ->
             cookie = child.call(lambda: fields_of(exported("native_cpu:0")).cookie.hex())
             assert sorted(os.listdir(run)) == ["key", f"socket-{cookie}"]
         assert os.listdir(run) == ["key"]
+
+
+def test_a_step_of_the_wall_clock_removes_no_socket_that_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = time.time
+    with door.opening(bytes(16)) as new, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
+        assert new is not None
+        made.bind(new)
+        monkeypatch.setattr(time, "time", lambda: wall() + 3600)
+        door._clean(os.fsdecode(os.path.dirname(new)))
+        assert os.path.exists(new)
+        made.listen()
+    with door.path(bytes(16)) as found:
+        assert found is not None
+        os.unlink(found)
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_a_socket_that_was_abandoned_is_removed(seconds: int) -> None:
+    """It was made long ago, or by the clock of an earlier boot."""
+    with door.opening(bytes(16)) as new:
+        assert new is not None
+        name = os.path.basename(os.fsdecode(new))
+    at = len(door._NEW)
+    old = f"{name[:at]}{max(int(time.monotonic()) + seconds, 0):08x}{name[at + 8 :]}"
+    assert door._abandoned(old)
+    assert not door._abandoned(name)

@@ -4,6 +4,7 @@
 #include "parts.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <link.h>
 #include <pthread.h>
@@ -333,6 +334,9 @@ static void (*flush)(double seconds);
 
 static void forked(void) { over = XP_INVALID_OPERATION; }
 
+static pthread_cond_t left; /* with `lock` */
+static bool has_left;
+
 /* A clean exit of a program that knows nothing of Python: other processes must not take it for a death. */
 static void *leave(void *seconds)
 {
@@ -345,6 +349,10 @@ static void *leave(void *seconds)
     else
         py.DecRef(done);
     py.GILState_Release(held);
+    pthread_mutex_lock(&lock);
+    has_left = true;
+    pthread_cond_signal(&left);
+    pthread_mutex_unlock(&lock);
     return NULL;
 }
 
@@ -354,14 +362,25 @@ static void at_exit(void)
         return;
     pthread_t thread;
     struct timespec until;
+    pthread_condattr_t monotonic;
     static double seconds;
     seconds = xp_linger();
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&left, &monotonic);
     if (pthread_create(&thread, NULL, leave, &seconds))
         return;
     /* Another thread may hold the GIL for ever. The functions that leave end in time by themselves. */
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)seconds + 2;
-    if (pthread_timedjoin_np(thread, NULL, &until))
+    pthread_mutex_lock(&lock);
+    while (!has_left && pthread_cond_timedwait(&left, &lock, &until) != ETIMEDOUT)
+        ;
+    bool in_time = has_left;
+    pthread_mutex_unlock(&lock);
+    if (in_time)
+        pthread_join(thread, NULL);
+    else
         xp_log("this process could not leave cleanly: a thread of it keeps Python's lock");
 }
 

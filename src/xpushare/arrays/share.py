@@ -116,7 +116,8 @@ def share(
         stream: The stream that produces the content: a `Queue`, another library's stream object or a raw stream
             pointer. None means the current stream of the array's library. -1 means that the content is complete.
         opens: Ends the export once it has been attached this many times, at least 1.
-        ttl: Ends the export after that many seconds, more than 0.
+        ttl: Ends the export after that many seconds, more than 0. Time during which the machine is suspended does not
+            count.
         label: The export's name in `ls` and `shares`, at most 56 bytes.
 
     Returns:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=0.0,
         metavar="SECONDS",
-        help="how long to keep each name (default: until it is dropped)",
+        help="how long to keep each name, while the machine is not suspended (default: until it is dropped)",
     )
     parser.add_argument("--json", action="store_true", help="with --list, print JSON instead of text")
 

@@ -59,7 +59,8 @@ class _Kept:
         self.pid = pid if earlier is None else earlier.pid
         self.who = _command(pid) if earlier is None else earlier.who
         # By a clock that nobody sets. It also stands still while the machine is suspended, so nothing expires by that.
-        self.begun = time.monotonic() - (0.0 if earlier is None else max(time.time() - earlier.since, 0.0))
+        now = time.monotonic()
+        self.begun = now if earlier is None else min(earlier.begun, now)
         self.nbytes = nbytes
         self.objects = objects
         self.version = 0 if earlier is None else earlier.version
@@ -309,10 +310,7 @@ class Keeper:
                 report(f"{state['name']!r} from the store", error)
                 self._give_up(handed)
                 continue
-            since = state["since"]
-            if "begun" in state:  # by a clock that nobody has set meanwhile
-                since = time.time() - (time.monotonic() - state["begun"])
-            parts.append((Earlier(state["version"], state["pid"], state["who"], since, len(message)), message))
+            parts.append((Earlier(state["version"], state["pid"], state["who"], state["begun"], len(message)), message))
         for name, (handed, parts) in names.items():
             try:
                 if parts:
@@ -407,7 +405,7 @@ class Keeper:
         """
         facts, held = _facts(published, exports)
         message = keeping.moved(published.handle, b"".join(to.hold(facts, held)))
-        return Earlier(kept.version, kept.pid, kept.who, kept.since(), len(message)), message
+        return Earlier(kept.version, kept.pid, kept.who, kept.begun, len(message)), message
 
     def _stop(self, _client: Client, _fds: list[OwnedFd]) -> bytes:
         self._stopped = True
@@ -441,8 +439,8 @@ def _state(
     """
     facts, held = _facts(published, exports)
     state = {
-        "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since(),
-        "begun": kept.begun, "facts": facts, "message": bytes(published.handle).hex(),
+        "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "begun": kept.begun,
+        "facts": facts, "message": bytes(published.handle).hex(),
     }  # fmt: skip
     return state, held
 

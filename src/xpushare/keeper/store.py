@@ -150,10 +150,10 @@ class Store:
             self._files[name] = fd, set()
         for name, fd in states.items():
             self._serial = max(self._serial, int(name.rpartition("-")[2]))
-            state = json.loads(os.pread(fd.number, os.fstat(fd.number).st_size, 0) or b"{}")
+            state = _state(fd)
             fd.close()
-            other = state.get("format", 1)  # the first format had no number
-            if other != FORMAT or not state or any(each not in files for each in state["names"]):
+            other = FORMAT if state is None else state.get("format", 1)  # the first format had no number
+            if state is None or other != FORMAT or any(each not in files for each in state["names"]):
                 self._forget(name)
                 why = "is not complete in the store"
                 if other != FORMAT:
@@ -177,6 +177,16 @@ class Store:
         self._socket.close()
 
 
+def _state(fd: OwnedFd) -> dict[str, Any] | None:
+    """Return the state that a descriptor contains, or None if it contains none, since a keeper was killed meanwhile."""
+    try:
+        state = json.loads(os.pread(fd.number, os.fstat(fd.number).st_size, 0))
+        whole = {"name", "version", "pid", "who", "begun", "facts", "message", "names"} <= state.keys()
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return None
+    return state if whole else None
+
+
 def _inherited() -> tuple[dict[str, OwnedFd], dict[str, OwnedFd]]:
     """Return the files and the states that this process received from systemd, each as a dict by name."""
     files: dict[str, OwnedFd] = {}
@@ -185,6 +195,6 @@ def _inherited() -> tuple[dict[str, OwnedFd], dict[str, OwnedFd]]:
     if pid == str(os.getpid()):
         for number, name in zip(range(_FIRST, _FIRST + int(count)), names.split(":"), strict=False):
             os.set_inheritable(number, False)
-            if name.startswith(_PREFIX):
+            if name.startswith(_PREFIX) and name.rpartition("-")[2].isdecimal():
                 (states if name.startswith(_STATE) else files)[name] = OwnedFd(number)
     return files, states

@@ -18,8 +18,9 @@ __all__ = ["close", "opening", "path", "paths"]
 _PREFIX: Final = "socket-"
 _NEW: Final = ".socket-"  # the beginning of the name of a socket at which no process listens yet
 _NEW_SECONDS: Final = 60  # seconds after which such a socket counts as abandoned
+_SINCE: Final = 8  # hexadecimal digits of its name that say since when it exists, in seconds of the monotonic clock
 _TRIES: Final = 8  # sockets of other exporters that each exporter checks, to remove those of dead ones
-_LONGEST: Final = 60  # the longest path of a folder whose sockets still have names that fit
+_LONGEST: Final = 58  # the longest path of a folder whose sockets still have names that fit
 
 
 @contextlib.contextmanager
@@ -75,7 +76,7 @@ def opening(cookie: bytes) -> Generator[bytes | None]:
             yield None
             return
         _clean(folder)
-        new = f"{folder}/{_NEW}{cookie.hex()}"
+        new = f"{folder}/{_NEW}{int(time.monotonic()):0{_SINCE}x}{cookie.hex()}"
         try:
             yield os.fsencode(new)
             with contextlib.suppress(OSError):
@@ -102,13 +103,20 @@ def _clean(folder: str) -> None:
         return
     for name in random.sample(names, min(len(names), _TRIES)):
         with contextlib.suppress(OSError):
-            if _dead(f"{folder}/{name}", name.startswith(_NEW)):
+            if _abandoned(name) if name.startswith(_NEW) else _dead(f"{folder}/{name}"):
                 os.unlink(f"{folder}/{name}")
 
 
-def _dead(file: str, new: bool) -> bool:
-    if new:
-        return os.lstat(file).st_mtime < time.time() - _NEW_SECONDS
+def _abandoned(name: str) -> bool:
+    """Return whether a process made the new socket with this name long ago, or before the machine was started."""
+    try:
+        since = int(name[len(_NEW) :][:_SINCE], 16)
+    except ValueError:
+        return True
+    return not 0 <= time.monotonic() - since <= _NEW_SECONDS
+
+
+def _dead(file: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(file)

@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 FDS, HOLD, PUBLISH, LIST, DROP, STOP, REPLACE, FORMATS = b"F", b"H", b"P", b"L", b"D", b"S", b"R", b"V"
-FORMAT: Final = 1  # of the messages, and of what a keeper stores for its successor; a change takes another number
+FORMAT: Final = 2  # of the messages, and of what a keeper stores for its successor; a change takes another number
 _GOOD: Final = b"+"
 _BAD: Final = b"-"
 _HEAD: Final = struct.Struct("<cI")
@@ -120,7 +120,7 @@ class Earlier(NamedTuple):
     version: int
     pid: int
     who: str
-    since: float
+    begun: float  # when it was published, in seconds of CLOCK_MONOTONIC
     nbytes: int  # bytes of its message
 
 
@@ -286,7 +286,10 @@ def connected(start: bool = False) -> Generator[Connection | None]:
         _start()
         found = connect()
         if found is None and time.monotonic() > deadline:
-            raise DeviceError("the keeper has ended again and again right after its start")
+            raise DeviceError(
+                "no keeper listens, although one was started again and again: it ends at once, or another process "
+                "holds its lock. `xpushare doctor` says which"
+            )
     if found is None:
         yield None
         return

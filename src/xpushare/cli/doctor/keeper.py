@@ -8,12 +8,14 @@ from typing import Final
 
 from xpushare import _native
 from xpushare.adapters.vendor import Check
-from xpushare.common.errors import XpuShareError
+from xpushare.common.errors import DeviceError, XpuShareError
+from xpushare.common.sizes import counted
 from xpushare.sharing import keeping
 
 __all__ = ["examine"]
 
 _GROUP: Final = "keeper"
+_SECONDS: Final = 3.0  # seconds that the keeper may take to answer
 _UNITS: Final = (".scope", ".service")  # systemd's setting that ends all remaining processes of a unit that it stops
 
 
@@ -26,6 +28,21 @@ def _pid() -> int | None:
         return _native.lock_holder(fd, 0)
     finally:
         os.close(fd)
+
+
+def _answers(pid: int) -> Check:
+    """Ask the keeper for its list. `pid` is the process that holds the keeper's lock, or 0 if it is not visible."""
+    process = f"process {pid}" if pid else "a process of another PID namespace"
+    end = f"kill {pid}" if pid else "end it there"
+    connection = keeping.connect(seconds=_SECONDS)
+    if connection is None:
+        why = f"{process} holds the keeper's lock, but nobody listens at its socket {keeping.lock_path()[:-5]}"
+        return Check(_GROUP, "process", "fails", why, f"if it is not about to start or end: {end}")
+    with keeping.Connection(connection, _SECONDS) as keeper:
+        count = len(keeper.listed())
+    return Check(
+        _GROUP, "process", "works", f"{process} keeps what was published with keep=True ({counted(count, 'name')})"
+    )
 
 
 def _unit(pid: int | str) -> str:
@@ -43,7 +60,11 @@ def examine() -> Iterator[Check]:
         if pid is None:
             yield Check(_GROUP, "process", "note", "none runs: publish(keep=True) or `xpushare keep` starts one")
             return
-        yield Check(_GROUP, "process", "works", f"process {pid or '?'} keeps what was published with keep=True")
+        try:
+            yield _answers(pid)
+        except DeviceError as error:
+            how = f"kill -CONT {pid} if it is stopped" if pid else "see whether it is stopped"
+            yield Check(_GROUP, "process", "fails", f"process {pid or '?'} is the keeper: {error}", how)
         unit = _unit(pid) if pid else ""
     except (OSError, XpuShareError) as error:
         yield Check(_GROUP, "process", "skipped", f"it cannot be looked at: {error}")
