@@ -19,7 +19,7 @@ from xpushare.sharing import keeping
 __all__ = ["FACT", "NBYTES", "Chance", "Talk", "memory_file", "step"]
 
 NBYTES = 4096
-NAMES = ("other", "another", ".hidden", "", "a/b", "x" * 200, "\ud800", None, 7, ["other"])
+NAMES = ("other", "other", "other", "another", "another", ".hidden", "", "a/b", "x" * 200, "\ud800", None, 7, ["other"])
 OPS = (
     keeping.FDS, keeping.FDS, keeping.HOLD, keeping.HOLD, keeping.HOLD, keeping.PUBLISH, keeping.PUBLISH, keeping.LIST,
     keeping.DROP, keeping.REPLACE, b"?",
@@ -73,6 +73,7 @@ class Talk:
     def __init__(self, turn: Callable[[], None] = lambda: None) -> None:
         self._turn = turn
         self.handles: list[bytes] = []
+        self.handed = 0  # descriptors that the keeper has got for the next exports
         found = keeping.connect()
         assert found is not None, "the keeper has ended"
         self.socket: socket.socket = found
@@ -124,16 +125,16 @@ def _nested(chance: Chance) -> bytes:
     return (b"[" if chance.below(2) else b'{"a":') * (1 << chance.below(17))
 
 
-def _facts(chance: Chance) -> bytes:
+def _facts(chance: Chance, handed: int) -> bytes:
     kind = chance.below(8)
     if kind == 0:
         return _nested(chance)
     if kind == 1:
         return chance.content(64)
-    facts = [FACT() for _ in range(chance.below(4))]
-    for each in facts:
-        for _ in range(chance.below(3)):
-            each[chance.below(len(each))] = VALUES[chance.below(len(VALUES))]
+    facts = [FACT() for _ in range(chance.below(4) if kind == 4 else handed)]
+    for _ in range(chance.below(3) if facts and chance.below(2) else 0):
+        each = facts[chance.below(len(facts))]
+        each[chance.below(len(each))] = VALUES[chance.below(len(VALUES))]
     if kind == 2 and facts:
         facts[0] = VALUES[chance.below(len(VALUES))]  # type: ignore[call-overload]
     if kind == 3 and facts:
@@ -142,7 +143,7 @@ def _facts(chance: Chance) -> bytes:
 
 
 def _publication(chance: Chance, talk: Talk) -> bytes:
-    kind = chance.below(8)
+    kind = chance.below(16)
     if kind == 0:
         return _nested(chance) + b"\n" + chance.content(300)
     head: list[Any] = [NAMES[chance.below(len(NAMES))], bool(chance.below(2)), 1 + chance.below(3), False, None]
@@ -150,7 +151,7 @@ def _publication(chance: Chance, talk: Talk) -> bytes:
         head[chance.below(len(head))] = VALUES[chance.below(len(VALUES))]
     if kind == 2:
         head[4] = [[VALUES[chance.below(len(VALUES))] for _ in range(5)] for _ in range(chance.below(3))]
-    message = talk.handles[chance.below(len(talk.handles))] if talk.handles else b"x" * keeping.HANDLE_NBYTES
+    message = talk.handles[-1 - chance.below(len(talk.handles))] if talk.handles else b"x" * keeping.HANDLE_NBYTES
     if kind == 3:
         message = chance.content(1024)
     if kind == 4:  # a message of many handles, by its own account
@@ -166,20 +167,30 @@ def layout_header() -> bytes:
     return layout.MESSAGE.pack(b"XPUSHARE", *[1] * (count - 1))
 
 
+def _hold(chance: Chance, talk: Talk, count: int | None) -> None:
+    if not talk.handed and chance.below(4):
+        talk.handed += talk.say(keeping.FDS, None, [memory_file()]) is not None
+    found = talk.say(keeping.HOLD, _facts(chance, talk.handed), [], count)
+    talk.handed = 0
+    size = keeping.HANDLE_NBYTES
+    talk.handles += [found[at : at + size] for at in range(0, len(found), size)] if found else []
+
+
 def step(chance: Chance, talk: Talk) -> None:
-    """Send one message."""
+    """Send one message, and perhaps those that have to come before it."""
     op = OPS[chance.below(len(OPS))]
     false = VALUES[chance.below(len(VALUES))] if chance.below(16) == 0 else None
     count = false if type(false) is int and 0 <= false < 1 << 32 else None
     if op == keeping.FDS:
-        fds = [other_file(chance) if chance.below(8) == 0 else memory_file() for _ in range(chance.below(5))]
-        talk.say(op, None, fds, count)
+        fds = [other_file(chance) if chance.below(16) == 15 else memory_file() for _ in range(chance.below(4))]
+        talk.handed += len(fds) if talk.say(op, None, fds, count) is not None else 0
     elif op == keeping.HOLD:
-        found = talk.say(op, _facts(chance), [], count)
-        size = keeping.HANDLE_NBYTES
-        talk.handles += [found[at : at + size] for at in range(0, len(found or b""), size)] if found else []
+        _hold(chance, talk, count)
     elif op == keeping.PUBLISH:
-        talk.say(op, _publication(chance, talk), [], count)
+        if not talk.handles and chance.below(4):
+            _hold(chance, talk, None)
+        if talk.say(op, _publication(chance, talk), [], count) is not None:
+            talk.handles.clear()
     elif op == keeping.DROP:
         name = NAMES[chance.below(len(NAMES))]
         talk.say(op, name.encode(errors="surrogatepass") if isinstance(name, str) else chance.content(40), [], count)
