@@ -583,10 +583,11 @@ def test_a_keeper_of_another_version(publisher: Child, monkeypatch: pytest.Monke
     publisher.call(keep, "weights", 7)
     with monkeypatch.context() as patch:
         patch.setattr(keeping, "FORMAT", 99)
-        with pytest.raises(xs.FeatureNotSupportedError, match=r"has version 1 of its messages, .* has version 99"):
+        with pytest.raises(xs.FeatureNotSupportedError, match=r"has version \d+ of its messages, .* has version 99"):
             listed()
         with pytest.raises(xs.FeatureNotSupportedError, match="keep --stop"):
             xs.publish("array", xs.zeros(3), keep=True)
     with monkeypatch.context() as patch:
-        patch.setattr(keeping, "FORMATS", b"?")  # as to a keeper of before, which does not know the question
-        assert [each["name"] for each in listed()] == ["weights"]
+        patch.setattr(keeping, "FORMATS", b"?")  # as to a keeper of the first version, which does not know the question
+        with pytest.raises(xs.FeatureNotSupportedError, match=r"has version 1 of its messages"):
+            listed()

@@ -158,7 +158,7 @@ DIGESTS = {
     "message": (4, "eab7bb562c9275d4"),
     "crew": (1, "5e480cf784ea2999"),
     "name": (0, "cb98bba507ff24a0"),
-    "keeper": (1, "1e4b568eef3ddeaf"),
+    "keeper": (2, "44908f9c46fc1eda"),
 }  # fmt: skip
 
 

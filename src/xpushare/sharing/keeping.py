@@ -348,7 +348,7 @@ class Connection:
         try:
             found = int(self._ask(FORMATS))
         except InvalidArgumentError:
-            return  # a keeper of the first format, which does not know the question
+            found = 1  # the first format, whose keeper does not know the question
         if found != FORMAT:
             raise FeatureNotSupportedError(
                 f"the keeper (pid {self.pid}) has version {found} of its messages, and this process has version "
