@@ -161,7 +161,8 @@ def test_rooms_import_from_below(graph: Graph) -> None:
 
 
 def test_the_leaf_imports_only_errors(graph: Graph) -> None:
-    assert graph["common.elements"] == {"common.errors"}
+    assert graph["common.elements"] == {"common.errors", "common.numbers"}
+    assert graph["common.numbers"] == {"common.errors"}
     assert graph["common.errors"] <= {"common.result"}
 
 

@@ -29,6 +29,7 @@ from xpushare.common.errors import (
 )
 from xpushare.common.fds import OwnedFd
 from xpushare.common.foreign import skipping
+from xpushare.common.numbers import integer
 from xpushare.common.sizes import readable
 from xpushare.core import event, memory, physical
 from xpushare.core.declare import public
@@ -147,11 +148,8 @@ def _give(handle: Handle | ArrayHandle[Any]) -> None:
 
 
 def _versions_argument(versions: int) -> int:
-    if type(versions) is not int or not 1 <= versions <= naming.VERSIONS_MOST:
-        raise InvalidArgumentError(
-            f"versions is how many to keep, from 1 to {naming.VERSIONS_MOST}, not {versions!r:.200}"
-        )
-    return versions
+    words = f"is how many to keep, from 1 to {naming.VERSIONS_MOST}"
+    return integer("versions", versions, lambda count: 1 <= count <= naming.VERSIONS_MOST, words)
 
 
 @doing("unpublishing a name")
@@ -249,8 +247,7 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
 
 
 def _lookup_version(name: str, timeout: float | None, version: int) -> Handle | ArrayHandle[Any]:
-    if type(version) is not int or version < 0:
-        raise InvalidArgumentError(f"version is a number that publish returned, not {version!r:.200}")
+    version = integer("version", version, lambda number: number >= 0, "is a number that publish returned")
     end = None if timeout is None else time.monotonic() + timeout
     folder = naming.names_folder()
     versions: Watch[Handle | ArrayHandle[Any]]

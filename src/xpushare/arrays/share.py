@@ -4,8 +4,6 @@ event with a signal number for each stream that is still producing content.
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
 from xpushare._native import message_own
@@ -15,6 +13,7 @@ from xpushare.arrays.following import described
 from xpushare.arrays.passing import OWN
 from xpushare.arrays.place import KINDS, Placing
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.common.numbers import integer, seconds
 from xpushare.core import memory
 from xpushare.core.declare import made as tell_made
 from xpushare.core.declare import public, watchers
@@ -325,27 +324,16 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
 
 
 def opens_argument(opens: int) -> int:
-    try:
-        count = operator.index(opens)
-    except TypeError:
-        raise InvalidArgumentError(f"opens is an integer, not {type(opens).__name__}") from None
-    if not 1 <= count <= _OPENS_MAX:
-        raise InvalidArgumentError(
-            f"opens is how often the handle may be attached, from 1 to {_OPENS_MAX}, not {count}"
-        )
-    return count
+    words = f"is how often the handle may be attached, from 1 to {_OPENS_MAX}"
+    return integer("opens", opens, lambda count: 1 <= count <= _OPENS_MAX, words)
 
 
 def _ttl_argument(ttl: float) -> int:
     """Return `ttl` in nanoseconds. Raises `InvalidArgumentError` unless it is a positive number of seconds."""
-    try:
-        nanoseconds = math.ldexp(ttl, 0) * 1e9  # not `float`, which takes strings, too
-    except OverflowError:
-        nanoseconds = math.inf
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(f"ttl is a number of seconds, not {type(ttl).__name__}") from None
+    given = seconds("ttl", ttl)
+    nanoseconds = given * 1e9
     if not 0 < nanoseconds < 1 << 62:
-        raise InvalidArgumentError(f"ttl is a number of seconds above 0, not {ttl}")
+        raise InvalidArgumentError(f"ttl is a number of seconds above 0, not {given:g}")
     return max(int(nanoseconds), 1)
 
 

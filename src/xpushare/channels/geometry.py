@@ -14,8 +14,10 @@ from xpushare.adapters import HOST
 from xpushare.channels.crews import Crew
 from xpushare.channels.frames import TEXT_NBYTES
 from xpushare.common.elements import as_dtype, as_shape, check_dtype, dtype_words
-from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, OutOfMemoryError, XpuShareError
 from xpushare.common.foreign import printable
+from xpushare.common.numbers import integer
+from xpushare.common.sizes import readable
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
 __all__ = ["WRITERS_MOST", "Geometry", "choice", "describe", "read_geometry", "read_numbers", "stride_of", "wanted"]
@@ -24,6 +26,7 @@ WRITERS_MOST: Final = 64
 
 _ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
 _PAGE: Final = 4096
+_NBYTES_MOST: Final = (1 << 47) - 1  # of a frame
 _OPTIONS: Final[tuple[tuple[str, int, Callable[[int], object]], ...]] = (  # and their places in the numbers
     ("slots", 1, str), ("writers", 3, str), ("history", 4, str), ("redeliver", 5, str),
     ("on_full", 6, lambda number: repr([*_ON_FULL][number])), ("meta_nbytes", 7, str),
@@ -31,13 +34,7 @@ _OPTIONS: Final[tuple[tuple[str, int, Callable[[int], object]], ...]] = (  # and
 
 
 def _count(name: str, value: int, least: int, most: int) -> int:
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name} is an integer, not {type(value).__name__}") from None
-    if not least <= found <= most:
-        raise InvalidArgumentError(f"{name} is a number from {least} to {most}, not {found}")
-    return found
+    return integer(name, value, lambda number: least <= number <= most, f"is a number from {least} to {most}")
 
 
 def choice(name: str, value: str, among: dict[str, int]) -> int:
@@ -145,10 +142,12 @@ def wanted(
         size = math.prod(lengths) * kind.itemsize
         if not size:
             raise InvalidArgumentError("frames have at least one byte")
+        if size > _NBYTES_MOST:
+            raise OutOfMemoryError(f"no device has the {readable(size)} of one frame")
     else:
         if dtype is not None:
             raise InvalidArgumentError("dtype goes with shape; frames of nbytes= say theirs themselves")
-        size = _count("nbytes", nbytes, 1, (1 << 47) - 1)  # type: ignore[arg-type]
+        size = _count("nbytes", nbytes, 1, _NBYTES_MOST)  # type: ignore[arg-type]
     writers = _count("writers", writers, 1, WRITERS_MOST)
     slots = _count("slots", slots, writers + 2, 4096 - _native.CHANNEL_SPARE)
     history = _count("history", history, 0, slots - 1 - writers)

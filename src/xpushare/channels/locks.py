@@ -8,6 +8,7 @@ from xpushare import _native
 from xpushare.channels import crews
 from xpushare.channels.crews import ATOMIC, LOCK, Crew
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, Unread, XpuShareError
+from xpushare.common.numbers import integer
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import public
@@ -200,10 +201,13 @@ class Atomic(_native.AtomicMember, _Shared):
     __slots__ = {"__weakref__": None, "_crew": None, "_pickle": None, "closed": "Whether `close` was called."}
 
     def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
-        if type(initial) is not int or not -(1 << 63) <= initial < 1 << 63:
-            advice = f"; the name is the second argument: xs.Atomic(0, {initial!r:.100})" * isinstance(initial, str)
-            raise InvalidArgumentError(f"initial is an int of 64 bits, not {initial!r:.100}{advice}")
-        return _open_atomic(cls, crews.check_name(name), initial, create=True)
+        if isinstance(initial, str):
+            raise InvalidArgumentError(
+                f"initial is an int of 64 bits, not {initial!r:.100}; the name is the second argument: "
+                f"xs.Atomic(0, {initial!r:.100})"
+            )
+        number = integer("initial", initial, lambda number: -(1 << 63) <= number < 1 << 63, "is an int of 64 bits")
+        return _open_atomic(cls, crews.check_name(name), number, create=True)
 
     def compare_exchange(self, old: int, new: int) -> bool:
         """Store `new` if the current number is `old`.

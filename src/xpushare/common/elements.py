@@ -10,6 +10,7 @@ import operator
 from typing import Any, Final
 
 from xpushare.common.errors import InvalidArgumentError
+from xpushare.common.numbers import integer
 
 __all__ = [
     "DLPACK_NAMED",
@@ -62,12 +63,13 @@ _LISTS: Final = (tuple, list)  # a tuple, since `tuple | list` would create a un
 
 
 def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    if type(shape) is int and shape >= 0:
+    if type(shape) is int and 0 <= shape <= _MOST_ELEMENTS:
         return (shape,)
     try:
-        found = tuple(map(operator.index, shape)) if isinstance(shape, _LISTS) else (operator.index(shape),)
+        given = tuple(map(operator.index, shape)) if isinstance(shape, _LISTS) else (operator.index(shape),)
     except TypeError:
-        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
+        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r:.200}") from None
+    found = tuple(integer("a length in the shape", each) for each in given)
     if len(found) > _MOST_DIMENSIONS:
         raise InvalidArgumentError(f"an array has at most {_MOST_DIMENSIONS} dimensions, not {len(found)}")
     if found and min(found) < 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import select
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
+from xpushare.common import numbers
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
     DeviceError,
@@ -142,13 +142,10 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
     """Return the number of the signal to wait for: `at_least`, or the newest signal known now."""
     if at_least is None:
         return slot.pending
-    try:
-        point = operator.index(at_least)
-    except TypeError:
-        raise InvalidArgumentError(f"at_least is an integer, not {type(at_least).__name__}") from None
-    if not 0 <= point <= _LAST:
-        raise InvalidArgumentError(f"at_least is the number of a signal: 0 or more, below 2**43, not {point}")
-    return point
+    if type(at_least) is int and 0 <= at_least <= _LAST:
+        return at_least
+    words = "is the number of a signal: 0 or more, below 2**43"
+    return numbers.integer("at_least", at_least, lambda point: 0 <= point <= _LAST, words)
 
 
 def timeout_argument(timeout: float | None) -> float | None:
@@ -158,17 +155,9 @@ def timeout_argument(timeout: float | None) -> float | None:
     """
     if timeout is None:
         return None
-    try:
-        seconds = math.ldexp(timeout, 0)  # not `float`, which takes strings, too
-    except TypeError:
-        raise InvalidArgumentError(f"timeout is a number of seconds or None, not {type(timeout).__name__}") from None
-    except OverflowError:  # an integer or a fraction that is too large for a float
-        seconds = math.inf if timeout > 0 else -math.inf
-    except ValueError:  # Decimal's signalling NaN
-        seconds = math.nan
-    if math.isnan(seconds):
-        raise InvalidArgumentError(f"timeout is a number of seconds, not {timeout}")
-    return max(seconds, 0.0)
+    if type(timeout) is float and timeout >= 0.0:
+        return timeout
+    return max(numbers.seconds("timeout", timeout, "a number of seconds or None"), 0.0)
 
 
 @operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))

@@ -14,6 +14,7 @@ from xpushare import _native
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import Lease, RangeBase, Template
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Hardware, Import, UsmKind
+from xpushare.common import numbers
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
     DeviceError,
@@ -139,24 +140,23 @@ def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> R
 
 def size_argument(nbytes: int, name: str = "nbytes") -> int:
     """Return `nbytes` as an int. Raises `InvalidArgumentError` unless it is a positive integer."""
-    try:
-        value = operator.index(nbytes)
-    except TypeError:
-        raise InvalidArgumentError(f"{name} is an integer, not {type(nbytes).__name__}") from None
-    if value <= 0:
-        raise InvalidArgumentError(f"{name} must be positive, not {value}")
-    return value
+    if type(nbytes) is int and 0 < nbytes < 1 << 64:
+        return nbytes
+    return numbers.integer(name, nbytes, _is_positive, "must be positive")
+
+
+def _is_positive(nbytes: int) -> bool:
+    return nbytes > 0
 
 
 def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, int]:
     """Check that the `nbytes` bytes from `offset` on lie in [0, total). If `nbytes` is None, the piece ends at `total`.
     Returns the offset and the size.
     """
-    try:
-        offset = operator.index(offset)
-        nbytes = total - offset if nbytes is None else operator.index(nbytes)
-    except TypeError:
-        raise InvalidArgumentError(f"offset and nbytes of {what} are integers") from None
+    if type(offset) is not int or offset >> 64:
+        offset = numbers.integer(f"offset in {what}", offset)
+    if type(nbytes) is not int or nbytes >> 64:
+        nbytes = total - offset if nbytes is None else numbers.integer(f"nbytes of {what}", nbytes)
     if offset < 0 or nbytes < 0 or offset + nbytes > total:
         text = f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes"
         if offset < 0 or nbytes < 0:

@@ -5,7 +5,6 @@ classes are in one module because each creates objects of the other.
 from __future__ import annotations
 
 import math
-import operator
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, final
@@ -47,6 +46,7 @@ from xpushare.common.elements import (
     named_by_typestr,
 )
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.common.numbers import integer
 from xpushare.common.sizes import readable
 from xpushare.core import memory as core
 from xpushare.core.declare import closing, made, watchers
@@ -836,11 +836,7 @@ def array_over(source: Range, shape: int | tuple[int, ...], dtype: DTypeLike, of
     found = as_dtype(dtype)
     check_dtype(found)
     lengths = as_shape(shape)
-    try:
-        start = operator.index(offset)
-    except TypeError:
-        raise InvalidArgumentError(f"offset is an integer, not {type(offset).__name__}") from None
-    return array_of(source, lengths, found, c_strides(lengths, found.itemsize), start)
+    return array_of(source, lengths, found, c_strides(lengths, found.itemsize), integer("offset", offset))
 
 
 def view_of(
