@@ -128,8 +128,8 @@ static bool is_busy(const void *device, uint64_t serial)
 {
     for (const xp_lane *each = lanes; each; each = each->next) {
         const command *c = pending(each);
-        const void *of = c && c->serial <= serial ? device_of(c->queue) : device;
-        if (c && c->serial <= serial && (of == device || !of))
+        const void *of = c ? device_of(c->queue) : NULL;
+        if (c && c->serial <= serial && (of == device || !of)) /* without memory for the property, it may be any */
             return true;
     }
     return false;
@@ -165,7 +165,8 @@ bool xp_event_property(const xp_box *event, uint32_t type, const uint64_t *words
 }
 
 /* Called with the lock. Return whether a call has to wait for lanes, up to a command. `memory`: what it takes away. */
-static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *queue, const span *memory, uint64_t serial)
+static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *queue, const span *memory,
+                    uint64_t serial)
 {
     const xp_box *event = order->event ? (xp_box *)words[order->event - 1] : NULL;
     xp_box *const *given = order->given ? (xp_box **)words[order->given - 1] : NULL;
@@ -173,7 +174,8 @@ static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *
     uint32_t count = events ? (uint32_t)words[order->events - 1] : 0;
     bool late = (queue && queue->lane && queue->lane->done < queue->lane->posted && queue->lane->oldest <= serial) ||
                 (xp_is(event, XP_EVENT_KIND) && xp_is_owed(event)) || (order->memory && is_used(memory, serial)) ||
-                (order->device && is_busy((void *)words[order->device - 1], serial)) || (given && xp_is_box(*given) && xp_is_owed(*given));
+                (order->device && is_busy((void *)words[order->device - 1], serial)) ||
+                (given && xp_is_box(*given) && xp_is_owed(*given));
     for (uint32_t i = 0; i < count && !late; i++)
         late = xp_is(events[i], XP_EVENT_KIND) && xp_is_owed(events[i]);
     return late;
