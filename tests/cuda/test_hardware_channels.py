@@ -82,6 +82,7 @@ def test_batches_are_page_locked() -> None:
 
     from xpushare.integrations.torch import Batches
 
+    torch.cuda.init()  # without that, torch knows of no page-locked memory
     samples = [{"x": torch.full((1000,), float(i)), "label": i} for i in range(32)]
     with Batches(1 << 20, workers=2, device="cuda:0") as batches:
         loader: Any = torch.utils.data.DataLoader(samples, 4, num_workers=2, collate_fn=batches.collate_fn)
