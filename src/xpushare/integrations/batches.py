@@ -319,9 +319,7 @@ class Batches:
     def _batch(self, number: int, device: Any) -> Any:
         """Return the batch in the frame with this number, on the device. None means the host."""
         while self._copying and (len(self._copying) + len(self._lent) >= _LENT or self._copying[0][0].query()):
-            copied, frame = self._copying.popleft()
-            copied.synchronize()
-            frame.close()
+            self._release_oldest()
         frame = self._frame(number)
         if device is not None:
             try:
@@ -345,11 +343,19 @@ class Batches:
             self._ahead[found.seq] = found
         return self._ahead.pop(number)
 
+    def _release_oldest(self) -> None:
+        """Wait for the oldest copies to the device, and release their slot."""
+        copied, frame = self._copying.popleft()
+        try:
+            copied.synchronize()
+        finally:
+            frame.close()
+
     def _settle(self) -> None:
         """Wait for the copies to the device, and release their slots."""
         try:
-            for copied, _ in self._copying:
-                copied.synchronize()
+            while self._copying:  # which other threads may extend, by dropping a batch
+                self._release_oldest()
         finally:
             while self._copying:
                 self._copying.popleft()[1].close()
