@@ -8,10 +8,12 @@ import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -484,6 +486,65 @@ def test_a_clean_exit_that_lingers_in_vain_says_so() -> None:
     done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, env=environ, timeout=60)
     assert done.returncode == 3
     assert "exits before all of its pickles have been opened (XPUSHARE_LINGER): the memory of the oth" in done.stderr
+
+
+KILLS = """
+import concurrent.futures, multiprocessing, os, signal, sys, time
+from pool_work import made, total
+from xpushare.sharing import node
+
+def say_and_sleep(path):
+    with open(f"{path}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{path}.new", path)
+    time.sleep(1000)
+
+def said_in(path):
+    while not os.path.exists(path) or not node.current().table().waiting_pickles():
+        time.sleep(0.01)
+    with open(path) as file:
+        return int(file.read())
+
+def refused(future):
+    try:
+        future.result(60)
+    except concurrent.futures.process.BrokenProcessPool:
+        return True
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    busy = sys.argv[1]
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        executor.submit(say_and_sleep, busy)
+        future = executor.submit(total, made(3))
+        os.kill(said_in(busy), signal.SIGKILL)
+        assert refused(future)
+    print(len(node.current().table().waiting_pickles()))
+"""
+
+
+def test_a_clean_exit_does_not_linger_for_workers_that_were_killed(tmp_path: Path) -> None:
+    """Nobody is left who could open what was sent to them."""
+    program = tmp_path / "program.py"
+    program.write_text(KILLS)
+    environ = os.environ | {"XPUSHARE_LINGER": "600", "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, str(program), str(tmp_path / "busy")]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, env=environ, timeout=50)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+
+
+def test_a_clean_exit_says_at_once_what_it_waits_for() -> None:
+    environ = os.environ | {"XPUSHARE_LINGER": "600"}
+    with subprocess.Popen(
+        [sys.executable, "-c", EXITS], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert f"process {process.pid} waits up to " in said
+        assert " s at its exit for 1 pickle (" in said
+        assert "Ctrl-C ends the wait" in said
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 3
 
 
 def test_a_clean_exit_ends_objects_that_live_to_the_end() -> None:

@@ -583,7 +583,7 @@ def test_pickled_exports_are_all_or_none(monkeypatch: pytest.MonkeyPatch) -> Non
     finally:
         torch_reductions.uninstall()
     assert table.statistics()["exports"] == before
-    assert not table.pickles_wait()
+    assert not table.waiting_pickles()
 
 
 @pytest.mark.parametrize("options", [{"read_only": True}, {"opens": 3}, {"ttl": 60}], ids=str)

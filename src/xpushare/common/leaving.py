@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, final
 
 from xpushare.common.errors import XpuShareError
 
-__all__ = ["Stage", "at_leave", "leave"]
+__all__ = ["Notice", "Stage", "at_leave", "leave"]
 
 _LINGER: Final = 10.0  # seconds, for all callbacks together
+_SILENT: Final = 0.5  # seconds after which a wait is reported
 # Runs after multiprocessing's finalisers, which join the feeder threads of queues at priority -5.
 _LAST: Final = -(1 << 30)
 _log: Final = logging.getLogger("xpushare")
@@ -37,6 +38,28 @@ class Stage(enum.IntEnum):
     LINGER = 3  # other processes open the pickles that were sent to them
     LEAVE = 4  # this process stops sharing
     STOP = 5  # threads of this process stop
+
+
+@final
+class Notice:
+    """Says once what the exit waits for, if it takes long enough for a user to notice."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + _SILENT
+
+    def waits(self, what: str, *arguments: object, seconds: float) -> None:
+        """Report that the exit waits for `what`, a format for `arguments`, for `seconds` more at most."""
+        if time.monotonic() >= self._at:
+            self._at = math.inf
+            _log.warning(
+                f"process %d waits up to %.0f s at its exit for {what}. Ctrl-C ends the wait, and XPUSHARE_LINGER says "
+                "how long it may take (0: no wait)",
+                os.getpid(),
+                seconds,
+                *arguments,
+            )
 
 
 _callbacks: dict[Callable[[float], object], Stage] = {}

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
 
+from xpushare import _native
 from xpushare._device import Device
 from xpushare._native import Slot
 from xpushare.common import settings
@@ -25,12 +27,13 @@ from xpushare.common.errors import (
     OutOfMemoryError,
     Unread,
 )
-from xpushare.common.leaving import Stage, at_leave
+from xpushare.common.leaving import Notice, Stage, at_leave
+from xpushare.common.sizes import counted, readable
 from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
-from xpushare.sharing.table import Allocations, deadline_in
+from xpushare.sharing.table import Allocations, Table, deadline_in
 
 __all__ = [
     "Implicit",
@@ -72,9 +75,10 @@ def _most_nbytes(device: Device) -> int:
 class _Message:
     """What one call of a pickler's `dump` pickles. A message is sent as a whole or not at all."""
 
-    __slots__ = ("allocations", "arguments", "given", "open")
+    __slots__ = ("allocations", "arguments", "given", "inside", "open")
 
     def __init__(self, open_: bool = False) -> None:
+        self.inside = _goes_to_family()
         self.allocations: Allocations = {}
         self.given: list[Handle] = []
         self.arguments: object = None  # of the newest object in the pickle
@@ -107,6 +111,28 @@ class _Message:
 
 
 _UNREFERENCED: Final = 2  # references to an object that nothing else refers to, with the argument itself
+
+
+def _goes_to_family() -> bool:
+    """Return whether a queue, a pool or the start of a process of `multiprocessing` pickles, so that only this process,
+    its parents and their children can receive what is pickled. False if that is not known, as for a connection.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name in _FAMILY:
+            return True
+        if not name.startswith(_CARRIERS):
+            return False
+        frame = frame.f_back
+    return False
+
+
+_FAMILY: Final = frozenset({
+    "concurrent.futures.process", "multiprocessing.pool", "multiprocessing.popen_forkserver",
+    "multiprocessing.popen_spawn_posix", "multiprocessing.queues",
+})  # fmt: skip
+_CARRIERS: Final = "xpushare.", "contextlib", "multiprocessing.", "torch.multiprocessing."
 
 
 class _Here(threading.local):
@@ -224,6 +250,8 @@ class Pickled:
         if not node.current().table().give_open(self.handle):
             return None
         message.given.append(self.handle)
+        if not message.inside:
+            node.current().table().sent_elsewhere(message.given[-1:])
         return self.handle
 
 
@@ -249,9 +277,12 @@ def sent(made: dict[Device, list[Handle]], opens: int) -> None:
         return
     grace = _grace()  # first, since the variable may hold nonsense
     table = node.current().table()
+    message = _message()
     for device, handles in made.items():
-        _message().add(device, handles)
+        message.add(device, handles)
     for handles in made.values():
+        if not message.inside:
+            table.sent_elsewhere(handles)
         for handle in handles * opens:
             table.give_open(handle)
         table.outlive(handles, grace)
@@ -304,21 +335,50 @@ def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled |
 
 def wait_for_all(deadline: float) -> None:
     """Wait until each pickle of this process has been opened or has expired, at most until `deadline` (seconds of
-    `time.monotonic`).
+    `time.monotonic`). Does not wait for pickles that no living process can open any more.
 
     Called at a clean exit. The exit ends every object, so each pickle expires at most `XPUSHARE_PICKLE_GRACE` seconds
     later.
     """
     table = node.current().table_if_any
-    if table is None or not table.pickles_wait():
+    if table is None:
         return
-    table.wait_for_pickles(min(deadline, time.monotonic() + _grace() / _NANOSECONDS))
-    if deadline and time.monotonic() >= deadline and table.pickles_wait():  # after Ctrl-C the deadline is 0
+    deadline = min(deadline, time.monotonic() + _grace() / _NANOSECONDS) if deadline else 0.0
+    notice = Notice()
+    pause = 0.001
+    while waiting := table.waiting_pickles(only_elsewhere=_family_has_ended(table)):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        notice.waits(
+            "%s (%s) that no process has opened yet",
+            counted(len(waiting), "pickle"),
+            readable(sum([each.nbytes for each in waiting])),
+            seconds=left,
+        )
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, 0.02)
+    if waiting and deadline:  # after Ctrl-C the deadline is 0
         _log.warning(
             "process %d exits before all of its pickles have been opened (XPUSHARE_LINGER): the memory of the others "
             "goes with it",
             os.getpid(),
         )
+
+
+def _family_has_ended(table: Table) -> bool:
+    """Return whether no other process can receive anything that this process has put into queues and pools of
+    `multiprocessing`. A child's queues may be its parent's, and a process that has opened memory of this one may have
+    children of its own.
+    """
+    processes: Any = sys.modules.get("multiprocessing.process")
+    return (
+        processes is not None
+        and processes.parent_process() is None
+        and _native.forks() == 0
+        and not processes.active_children()
+        and not table.importers()
+    )
 
 
 @final

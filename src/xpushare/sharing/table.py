@@ -93,6 +93,7 @@ class Table:
 
     __slots__ = (
         "_devices",
+        "_elsewhere",
         "_ending",
         "_entries",
         "_fd",
@@ -127,6 +128,7 @@ class Table:
         self._waiting: dict[bytes, int] = {}
         self._waiting_fds = 0
         self._lost: set[int] = set()  # generations
+        self._elsewhere: set[int] = set()  # generations of pickles that any process may open
         self._lost_told = False
         self._given: dict[int, _Given] = {}  # handles that were given to `publish`, by generation
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
@@ -321,6 +323,7 @@ class Table:
     def _remember(self, generation: int, reason: int) -> None:
         self._lost.discard(generation)
         self._given.pop(generation, None)
+        self._elsewhere.discard(generation)
         if reason != layout.REASON_PUT:
             self._put[generation] = reason
             if len(self._put) > _REMEMBERED:
@@ -554,19 +557,26 @@ class Table:
             dropped = self._sweep_for(len(over)) if over else self._sweep(_OUTLIVED_TRIES)
         del dropped, over, found  # released outside the lock, since that may call this table
 
-    def wait_for_pickles(self, deadline: float) -> None:
-        """Wait until each pickle of this process has been opened or has expired, at most until `deadline`, in seconds
-        of `time.monotonic`.
-        """
-        pause = 0.001
-        while self.pickles_wait() and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(pause, left))
-            pause = min(pause * 2, 0.02)
+    def sent_elsewhere(self, handles: Sequence[Handle]) -> None:
+        """Record that pickles with these handles may be opened by processes that `multiprocessing` does not know."""
+        self._elsewhere.update([fields_of(handle).generation for handle in handles])
 
-    def pickles_wait(self) -> bool:
-        """Return whether an unexpired pickle of this process still waits to be opened."""
-        exports = [each for each in self._entries.exports() if each.implicit]
-        return any(self.domain.opens_left(each.entry) and not self._overdue(each) for each in exports)
+    def waiting_pickles(self, only_elsewhere: bool = False) -> list[Exported]:
+        """Return the exports of unexpired pickles of this process that still wait to be opened. With `only_elsewhere`,
+        only those that `sent_elsewhere` has recorded.
+        """
+        return [
+            each
+            for each in self._entries.exports()
+            if each.implicit
+            and (not only_elsewhere or each.generation in self._elsewhere)
+            and self.domain.opens_left(each.entry)
+            and not self._overdue(each)
+        ]
+
+    def importers(self) -> int:
+        """Return how many other processes are attached to this one and alive."""
+        return sum([alive and pid != os.getpid() for _index, pid, _since, alive in self.domain.members()])
 
     # --- exports that nobody will close
 
