@@ -688,3 +688,24 @@ def test_a_long_wait_without_a_time_out_is_told(
     assert time.monotonic() - begin < 20
     assert found == [2]
     assert caplog.text.count("lookup has waited") == 1
+
+
+def test_a_clock_that_is_set_back_makes_no_version_smaller() -> None:
+    def publish_an_hour_later() -> int:
+        now = time.time_ns
+        time.time_ns = lambda: now() + 3600 * 10**9
+        try:
+            return publish_first("clock")
+        finally:
+            time.time_ns = now
+
+    with Child() as before:
+        first = before.call(publish_an_hour_later)
+        before.call(xs.unpublish, "clock")
+    assert publish_first("clock") > first
+    xs.unpublish("clock")
+
+
+def publish_first(name: str) -> int:
+    kept["array"] = xs.zeros(3)
+    return xs.publish(name, kept["array"])

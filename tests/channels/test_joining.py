@@ -371,3 +371,23 @@ def test_a_look_at_a_channel_leaves_no_number_of_a_descriptor() -> None:
             crews.reap(True)
         OPENS["channel"]().close()
         child.call(close_there)
+
+
+def test_a_crews_file_that_a_peer_sends_costs_no_lock() -> None:
+    """Closing any descriptor of a file drops this process's locks on it, by which others see that it lives."""
+
+    def receive_own_file() -> None:
+        from xpushare.common.fds import OwnedFd
+
+        OwnedFd(os.open(crews.folder() / "channel.test", os.O_RDWR | os.O_CLOEXEC)).close()
+
+    with Child() as child:
+        child.call(make_there, "create")
+        child.call(receive_own_file)
+        fd = os.open(crews.folder() / "channel.test", os.O_RDWR)
+        try:
+            assert _native.lock_holder(fd, _native.CREW_LIFE, _native.CREW_MEMBERS) == child.pid
+        finally:
+            os.close(fd)
+        assert [each["name"] for each in channels()] == ["test"]
+        child.call(close_there)

@@ -230,11 +230,12 @@ def _forget(own: Published) -> None:
 
 
 def _next_version(old: Published | None) -> int:
-    """Return the next version number. The first version of a name is the time in microseconds, so it is higher than the
-    versions of earlier publishers.
+    """Return the next version number. The first version of a name is the time since the machine was started, in
+    microseconds. So it is higher than the versions of earlier publishers, even if somebody has set the clock back.
     """
     global _highest
-    _highest = max(_highest, time.time_ns() // 1000 - 1 if old is None else old.version) + 1
+    now = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+    _highest = max(_highest, now - 1 if old is None else old.version) + 1
     return _highest
 
 
