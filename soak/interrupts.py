@@ -121,7 +121,81 @@ def attaches(handle: bytes) -> None:
             pass
 
 
-USES: dict[str, Callable[[bytes], None]] = {each.__name__: each for each in (use, names, queues, survey, attaches)}
+def members(_handle: bytes) -> None:
+    """Locks, atomics and channels, with and without a name."""
+    import xpushare as xs
+
+    name = f"interrupted-{os.getpid()}"
+    with contextlib.closing(xs.Lock()) as lock, lock:
+        pass
+    with contextlib.closing(xs.Lock(name, label="soak")) as lock, contextlib.closing(xs.Lock(name)), lock:
+        pass
+    with xs.Atomic(5) as number, xs.Atomic(0, name) as named:
+        number.add(1)
+        named.store(7)
+    with xs.Channel.create(None, 4, "uint8") as writer, xs.Channel.open(writer.handle) as reader:
+        with writer.loan(_HANG) as loan:
+            memoryview(loan.array)[:] = b"abcd"
+        with reader.receive(_HANG) as frame:
+            if bytes(memoryview(frame.array)) != b"abcd":
+                raise Wrong("a frame has other content")
+    with xs.Channel.create(name, nbytes=4096) as jobs, xs.Channel.open(name, mode="one") as worker:
+        jobs.send({"job": 1}, timeout=_HANG)
+        worker.receive(_HANG).close()
+
+
+def ranges(_handle: bytes) -> None:
+    """Ranges, growable ranges and a follower."""
+    import xpushare as xs
+
+    granule = xs.Device("native_cpu:0").memory_granularity()
+    with xs.VirtualRange(2 * granule, "native_cpu:0") as place:
+        with xs.PhysicalMemory(granule, "native_cpu:0") as pages:
+            place.map(pages, granule)
+        place.set_access(granule, granule, "r")
+        place.unmap(granule, granule)
+    with xs.VirtualRange(16 * granule, "native_cpu:0", growable=True) as grown:
+        grown.grow(granule)
+        ours(grown, xs.share, xs.ArrayHandle.close)
+        with contextlib.closing(xs.attach(hand[-1][1])) as follower:
+            grown.grow(2 * granule)
+            follower.refresh()
+            memoryview(grown)[-1] = 7
+            if memoryview(follower)[-1] != 7:
+                raise Wrong("a follower has other content")
+            gc.collect()
+            grown.shrink(2 * granule)
+            follower.refresh()
+        end_ours()
+
+
+def owned(handle: bytes) -> None:
+    """An import that this process owns, and shares again."""
+    import xpushare as xs
+
+    with xs.attach(handle, own=True) as array:
+        ours(array, xs.share, xs.ArrayHandle.close)
+        end_ours()
+
+
+def keeps(_handle: bytes) -> None:
+    """What a keeper keeps."""
+    import xpushare as xs
+    from xpushare.sharing import keeping
+
+    name = f"kept-{os.getpid()}"
+    with xs.zeros(16) as array:
+        xs.publish(name, array, keep=True, replace=True)
+    xs.lookup(name, timeout=_HANG)
+    with keeping.connected() as keeper:
+        if keeper is None:
+            raise Wrong("there is no keeper")
+        keeper.drop(name)
+
+
+USES: dict[str, Callable[[bytes], None]] = {
+    each.__name__: each for each in (use, names, queues, survey, attaches, members, ranges, owned, keeps)
+}
 
 
 # --- what is left
@@ -164,13 +238,14 @@ def _holdings() -> dict[str, Any]:
 
     gc.collect()
     xs.trim()
-    folder = f"{os.environ['XPUSHARE_RUNTIME_DIR']}/names"
+    folder, crews = (f"{os.environ['XPUSHARE_RUNTIME_DIR']}/{each}" for each in ("names", "crews"))
     here = node.current()
     table = here.table_if_any
     return {
         "fds": Counter(_fds()),
         "exports": [str(each.handle.kind) for each in table.exports()] if table is not None else [],
         "names": [each for each in os.listdir(folder) if str(os.getpid()) in each or each.startswith(".")],
+        "crews": os.listdir(crews) if os.path.isdir(crews) else [],
     }
 
 
@@ -182,6 +257,7 @@ def _expect_nothing_left(before: dict[str, Any]) -> None:
             "fds": dict(after["fds"] - before["fds"]),
             "exports": after["exports"][len(before["exports"]) :],
             "names": after["names"],
+            "crews": after["crews"],
         }
         if not any(left.values()):
             return
@@ -339,6 +415,7 @@ def nest() -> None:
 
 def run(soak: Soak) -> None:
     import xpushare as xs
+    from xpushare.sharing import keeping
 
     first, rounds = (
         soak.count(600, 30),
@@ -367,6 +444,9 @@ def run(soak: Soak) -> None:
                 wrong.append(f"seed {seed}, {count} rounds: status {found['status']} {found['wrong']}")
                 soak.say(wrong[-1])
         process.stdin.close()
+    with keeping.connected() as keeper:
+        if keeper is not None:
+            keeper.stop()
     soak.say(", ".join(f"{count} {what}" for what, count in seen.most_common()))
     soak.check(not wrong, f"{len(wrong)} of {len(plan)} processes")
     soak.check(seen["came"] >= (first + rounds) // 2, f"only {seen['came']} interrupts came in time")
