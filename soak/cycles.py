@@ -38,8 +38,55 @@ def _flat(soak: Soak, what: str, before: Held, after: Held) -> None:
     soak.check(growth < _MOST_GROWTH, f"{what}: resident memory grew by {growth} bytes")
 
 
+def _stand(kept: Kept, name: str) -> bytes:
+    """Have one of everything that others join, follow or own."""
+    import xpushare as xs
+
+    granule = xs.Device(DEVICE).memory_granularity()
+    grown = xs.VirtualRange(64 * granule, DEVICE, growable=True)
+    grown.grow(granule)
+    kept["all"] = xs.Lock(name), xs.Atomic(0, name), xs.Channel.create(name, 16, "uint8")
+    kept["grown"], kept["handle"] = grown, xs.share(grown)
+    return bytes(kept["handle"])
+
+
+def _share(kept: Kept) -> bytes:
+    import xpushare as xs
+
+    array = xs.zeros(1000, device=DEVICE)
+    kept["array"], kept["shared"] = array, xs.share(array)
+    return bytes(kept["shared"])
+
+
+def _members(name: str, grown: bytes, owned: bytes) -> None:
+    """Join, leave, follow, own and keep once, by name and without one."""
+    import xpushare as xs
+    from xpushare.sharing import keeping
+
+    for lock in (xs.Lock(name), xs.Lock()):
+        with lock:
+            pass
+        lock.close()
+    for number in (xs.Atomic(0, name), xs.Atomic()):
+        with number:
+            number.add(1)
+    xs.Channel.open(name).close()
+    with xs.Channel.create(None, 16, "uint8") as channel, xs.Channel.open(channel.handle) as reader:
+        channel.send(bytes(16))
+        reader.receive(60).close()
+    with xs.attach(grown) as follower:
+        follower.refresh()
+    with xs.attach(owned, own=True) as mine:
+        xs.share(mine).close()
+        xs.publish(f"{name}-kept", mine, copy=True, keep=True, replace=True)
+    with keeping.connected() as keeper:
+        if keeper is not None:
+            keeper.drop(f"{name}-kept")
+
+
 def run(soak: Soak) -> None:
     import xpushare as xs
+    from xpushare.sharing import keeping
 
     with soak.worker() as exporter:
         handles = exporter.call(_export, _HANDLES)
@@ -62,6 +109,21 @@ def run(soak: Soak) -> None:
         soak.say(f"{cycles} cycles of open, read, close: {each:.1f} us each")
         _flat(soak, "cycles, importer", before, held())
         _flat(soak, "cycles, exporter", before_there, held(exporter.pid))
+
+        name = "cycles"
+        grown, owned = exporter.call(_stand, name), exporter.call(_share)
+        turns = soak.count(2_000, 50)
+        for _ in range(max(20, turns // 20)):
+            _members(name, grown, owned)
+        before, before_there = held(), held(exporter.pid)
+        for _ in range(turns):
+            _members(name, grown, owned)
+        soak.say(f"{turns} turns of locks, atomics, channels, followers, owned imports and kept names")
+        _flat(soak, "members, importer", before, held())
+        _flat(soak, "members, exporter", before_there, held(exporter.pid))
+        with keeping.connected() as keeper:
+            if keeper is not None:
+                keeper.stop()
 
         errors: list[BaseException] = []
 
