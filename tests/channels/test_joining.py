@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ import xpushare as xs
 from harness import TIMEOUT, Child, kept, takes_little_cpu_time, wait_until
 from xpushare import _native
 from xpushare.channels import crews
+from xpushare.channels.geometry import WRITERS_MOST
 from xpushare.channels.survey import channels
 from xpushare.core import memory
 
@@ -312,6 +314,16 @@ def test_no_more_writers_than_a_channel_can_have() -> None:
             stack.enter_context(xs.Channel.create("test", 2, slots=66, writers=64))
         with pytest.raises(xs.InvalidArgumentError, match="64 writers, the most that a channel can have"):
             xs.Channel.create("test", 2, slots=66, writers=64)
+
+
+def test_the_pages_name_the_same_limits() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "channels.md").read_text()
+    members = _native.CREW_MEMBERS
+    assert f"can have {WRITERS_MOST} writers, and {members} writers and readers together" in page
+    assert f"can be open {members} times" in page
+    for made in (xs.Channel.create, xs.Channel.open, xs.Lock, xs.Atomic):
+        assert str(members) in (made.__doc__ or "")
+    assert f"from 1 to {WRITERS_MOST}" in (xs.Channel.create.__doc__ or "")
 
 
 @pytest.mark.parametrize("kind", ["Lock", "Atomic"])

@@ -570,7 +570,8 @@ class Channel(Advised, Awaitable):
             raise TypeError("a Channel is not an array: np.asarray(frame)")
 
     def __repr__(self) -> str:
-        return f"<Channel {self.name!r} {'closed' if self.closed else describe(self._end.geometry)}>"
+        end = self._end  # another thread may close it meanwhile
+        return f"<Channel {self.name!r} {'closed' if self.closed or end is _CLOSED else describe(end.geometry)}>"
 
 
 advise(
