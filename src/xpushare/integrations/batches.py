@@ -19,6 +19,7 @@ from xpushare.channels.crews import new_name
 from xpushare.channels.ends import fill_tree
 from xpushare.channels.frames import laid_out
 from xpushare.common.errors import InvalidArgumentError, XpuShareError
+from xpushare.common.numbers import integer
 
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
@@ -434,9 +435,7 @@ def _tensor(array: Any, keep: object) -> Any:
 
 
 def _number(name: str, given: Any, least: int, most: int) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
-        raise InvalidArgumentError(f"{name} is an integer from {least} to {most}, not {given!r:.100}")
-    return given
+    return integer(name, given, lambda value: least <= value <= most, f"is an integer from {least} to {most}")
 
 
 def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
