@@ -113,7 +113,7 @@ release: wheel ## the wheel and the source distribution, as the package index wa
 clean:
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
-	find src -name '*.so' -delete
+	find src -name '*.so' -o -name '*.so.1' | xargs rm -f
 	rm -rf "$(VENV)"
 
 $(VENV)/made:

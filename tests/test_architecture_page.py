@@ -23,7 +23,7 @@ def section(title: str) -> str:
 
 
 def source(name: str) -> Path:
-    return ROOT / "src" / name if name.startswith("native/") else Path(xpushare.__file__).parent / name
+    return ROOT / "src" / name if name.startswith(("native/", "engine/")) else Path(xpushare.__file__).parent / name
 
 
 def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:
@@ -73,7 +73,7 @@ def test_every_step_says_where(title: str) -> None:
 
 
 def test_what_is_defined_is_told_from_what_is_not() -> None:
-    table, slot = (functions_of(source(file)) for file in ("sharing/table.py", "native/engine/slot.c"))
+    table, slot = (functions_of(source(file)) for file in ("sharing/table.py", "engine/slot.c"))
     assert {"Table.put", "deadline_in"} <= table
     assert {"xp_signal", "xp_sleep", "submit"} <= slot
     assert not {"put", "Table.gone"} & table
@@ -90,7 +90,7 @@ def test_the_first_files_to_read_exist() -> None:
 
 def test_rooms_exist() -> None:
     rooms = section("Rooms, top to bottom")
-    named = re.findall(r"`([\w/]+/|_\w+\.py|adapters/\w+\.py|src/native/\w+/)`", rooms)
+    named = re.findall(r"`([\w/]+/|_\w+\.py|adapters/\w+\.py|src/(?:native/)?\w+/)`", rooms)
     assert len(named) > 15
     for name in named:
         assert (ROOT / name if name.startswith("src/") else source(name)).exists(), name

@@ -13,7 +13,7 @@ import pytest
 from sampling import sampled
 from test_structure import circles
 
-NATIVE = Path(__file__).parent.parent / "src" / "native"
+SOURCES = Path(__file__).parent.parent / "src"
 FLAGS = ["-O0", "-w", "-D_GNU_SOURCE", f"-I{sysconfig.get_path('include')}"]
 if not sysconfig.get_config_var("Py_GIL_DISABLED"):
     FLAGS.append("-DPy_LIMITED_API=0x030B0000")
@@ -34,9 +34,9 @@ def call_graph(folder: Path, objects: Path) -> dict[str, set[str]]:
     return {file: {owners[name] for name in names & owners.keys()} - {file} for file, names in needed.items()}
 
 
-@pytest.mark.parametrize("folder", sampled(["engine", "python", "ur_adapter"], ["ur_adapter"]))
+@pytest.mark.parametrize("folder", sampled(["engine", "native/python", "native/ur_adapter"], ["native/ur_adapter"]))
 def test_no_circles(folder: str, tmp_path: Path) -> None:
-    graph = call_graph(NATIVE / folder, tmp_path)
+    graph = call_graph(SOURCES / folder, tmp_path)
     assert sum(map(len, graph.values())) > len(graph)
     assert [sorted(circle) for circle in circles(graph)] == []
 
@@ -81,13 +81,19 @@ def names_known(source: str) -> set[str]:
 
 def test_c_knows_few_names_of_python() -> None:
     assert len(OURS) <= 5
-    sources = [file.read_text() for folder in ("python", "engine", "mock") for file in (NATIVE / folder).glob("*.c")]
+    sources = [
+        file.read_text()
+        for folder in ("native/python", "engine", "native/mock")
+        for file in (SOURCES / folder).glob("*.c")
+    ]
     assert set().union(*map(names_known, sources)) == OURS | THEIRS
     assert {name for source in sources for name in PRIVATE.findall(source)} == {"_span"}
 
 
 def test_c_makes_objects_of_few_classes() -> None:
-    table = (NATIVE / "python" / "register.c").read_text().partition("registrable[] = {")[2].partition("};")[0]
+    table = (
+        (SOURCES / "native" / "python" / "register.c").read_text().partition("registrable[] = {")[2].partition("};")[0]
+    )
     assert re.findall(r"\{\"(\w+)\"", table) == ["Allocation", "ArrayHandle", "Handle", "Range", "SharedArray"]
 
 

@@ -17,7 +17,7 @@ Handle = Any  # sharing.handle.Handle, objects.array_handle.ArrayHandle, objects
 ArrayHandle = Any
 SharedArray = Any
 
-# --- the protocol's declarations, of src/native/engine/layout.h -------------------------------------------------------
+# --- the protocol's declarations, of src/engine/layout.h -------------------------------------------------------
 STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
 LAYOUT: Final[dict[str, int]]  # "structure.field" and other places and sizes
 CONSTANTS: Final[dict[str, int]]
@@ -1332,7 +1332,7 @@ class Slot:
     @property
     def engine(self) -> int:
         """The address of the native structure. It is an argument of the C functions that are offered to other libraries
-        (src/native/engine/outside.c).
+        (src/engine/outside.c).
         """
 
     @property

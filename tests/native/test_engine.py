@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ENGINE = Path(__file__).resolve().parents[2] / "src" / "native" / "engine"
+ENGINE = Path(__file__).resolve().parents[2] / "src" / "engine"
 TESTS = Path(__file__).resolve().parent / "c"
 CC = os.environ.get("CC", "cc")
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror"]

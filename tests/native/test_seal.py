@@ -11,7 +11,7 @@ import pytest
 
 from xpushare._native import Seal, read_message
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "native" / "engine" / "seal.c"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "engine" / "seal.c"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 /* Crew, Lock and Atomic: the Python side of engine/crew.h and engine/lock.h. */
 #include "objects.h"
 
-#include "../engine/lock.h"
+#include "../../engine/lock.h"
 
 #include <unistd.h>
 

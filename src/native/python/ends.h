@@ -4,7 +4,7 @@
 
 #include "objects.h"
 
-#include "../engine/channel.h"
+#include "../../engine/channel.h"
 
 /* The threads of this process that wait for a slot, or for a frame, in the order in which they came. */
 typedef struct xp_place {

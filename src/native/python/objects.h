@@ -9,10 +9,10 @@
 #include <Python.h>
 #include <structmember.h>
 
-#include "../engine/loop.h"
-#include "../engine/crew.h"
-#include "../engine/events.h"
-#include "../engine/seal.h"
+#include "../../engine/loop.h"
+#include "../../engine/crew.h"
+#include "../../engine/events.h"
+#include "../../engine/seal.h"
 #include "types.h"
 
 #ifndef Py_BEGIN_CRITICAL_SECTION /* then the GIL is held */

@@ -2,8 +2,8 @@
 #include "objects.h"
 #include "scope.h"
 
-#include "../engine/queue.h"
-#include "../engine/relay.h"
+#include "../../engine/queue.h"
+#include "../../engine/relay.h"
 
 #include <stdlib.h>
 

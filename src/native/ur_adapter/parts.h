@@ -3,7 +3,7 @@
 #ifndef XP_PARTS_H
 #define XP_PARTS_H
 
-#include "../engine/outside.h"
+#include "../../engine/outside.h"
 #include "functions.h" /* its numbers */
 
 #include <stdbool.h>

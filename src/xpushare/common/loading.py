@@ -30,5 +30,12 @@ def load(name: str) -> ModuleType:
     try:
         with import_module("xpushare.common.errors").doing("loading a module of xpushare"):
             return import_module(name)
+    except ImportError as error:
+        if "XPUSHARE_PRIVATE" not in str(error):
+            raise
+        raise ImportError(
+            "this process has loaded the engine (libxpushare.so.1) of another build of xpushare, and can have one. "
+            f"Use one installation of the package in a process: {error}"
+        ) from None
     finally:
         _loading.pop(me, None)

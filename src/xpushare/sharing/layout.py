@@ -1,5 +1,5 @@
 """The layout of the table of exports, and of the commons (the memory that an exporter and its importers all write), as
-Python reads them. src/native/engine/layout.h declares the layout, and docs/layout.md explains it.
+Python reads them. src/engine/layout.h declares the layout, and docs/layout.md explains it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 #ifndef XP_TEST_SUPPORT_H
 #define XP_TEST_SUPPORT_H
 
-#include "../../../src/native/engine/loop.h"
-#include "../../../src/native/engine/events.h"
+#include "../../../src/engine/loop.h"
+#include "../../../src/engine/events.h"
 
 #include <fcntl.h>
 #include <signal.h>

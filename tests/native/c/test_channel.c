@@ -1,5 +1,5 @@
 /* Locks, atomics and channels: threads of one process, each with an end of its own; and owners that die. */
-#include "../../../src/native/engine/channel.h"
+#include "../../../src/engine/channel.h"
 #include "support.h"
 
 #include <sys/ptrace.h>

@@ -1,8 +1,8 @@
 /* Stream queues over the software driver: what is held comes in order, is lost, or fails. */
 #include "support.h"
 
-#include "../../../src/native/engine/queue.h"
-#include "../../../src/native/engine/relay.h"
+#include "../../../src/engine/queue.h"
+#include "../../../src/engine/relay.h"
 #include "../../../src/native/mock/software_streams.c"
 
 #include <pthread.h>

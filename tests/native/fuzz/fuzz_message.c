@@ -1,6 +1,6 @@
 /* A message of any content, sealed where the first byte says so. What is read of it lies in the bytes, and the
  * elements of arrays that are good lie in their memory. */
-#include "../../../src/native/engine/seal.h"
+#include "../../../src/engine/seal.h"
 #include "../c/support.h"
 
 static void mend(const xp_key *k, uint8_t *at, const uint8_t *cookie, uint16_t kind)

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ENGINE = HERE.parents[2] / "src" / "native" / "engine"
+ENGINE = HERE.parents[2] / "src" / "engine"
 FLAGS = [
     "-std=c11",
     "-g",
