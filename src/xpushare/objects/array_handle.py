@@ -183,7 +183,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
             return
         try:
             table = node.current().table_if_any
-            if table is not None and not table.leave_to_versions(self.handles[0]):
+            if table is not None and not (table.given and table.leave_to_versions(self.handles[0])):
                 self._withdraw(table)
         except BaseException:  # an interrupt: closing again ends the rest
             message_own(self)

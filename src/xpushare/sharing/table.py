@@ -97,7 +97,6 @@ class Table:
         "_ending",
         "_entries",
         "_fd",
-        "_given",
         "_lingering",
         "_lock",
         "_lost",
@@ -111,6 +110,7 @@ class Table:
         "address",
         "cookie",
         "domain",
+        "given",
         "native",
         "object_named",
         "of_range",
@@ -130,7 +130,7 @@ class Table:
         self._lost: set[int] = set()  # generations
         self._elsewhere: set[int] = set()  # generations of pickles that any process may open
         self._lost_told = False
-        self._given: dict[int, _Given] = {}  # handles that were given to `publish`, by generation
+        self.given: dict[int, _Given] = {}  # handles that were given to `publish`, by generation
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
         # Ordered dicts, since finding the first item of a plain dict gets slower with each item removed before it.
         self._put: OrderedDict[int, int] = OrderedDict()  # generation -> reason, for the exporter's own message
@@ -322,7 +322,7 @@ class Table:
 
     def _remember(self, generation: int, reason: int) -> None:
         self._lost.discard(generation)
-        self._given.pop(generation, None)
+        self.given.pop(generation, None)
         self._elsewhere.discard(generation)
         if reason != layout.REASON_PUT:
             self._put[generation] = reason
@@ -610,7 +610,7 @@ class Table:
         """
         with self._lock:
             if self._entries.find(fields) is not None:
-                given = self._given.setdefault(fields.generation, _Given())
+                given = self.given.setdefault(fields.generation, _Given())
                 given.versions.update(() if version is None else (version,))
 
     def take_back(self, fields: Fields, version: object, bare: bool) -> Handle | None:
@@ -618,7 +618,7 @@ class Table:
         whether the program gave a `Handle` to `publish`. Nothing reports that such an object is dropped.
         """
         with self._lock:
-            given, found = self._given.get(fields.generation), self._entries.find(fields)
+            given, found = self.given.get(fields.generation), self._entries.find(fields)
             if given is None or found is None:
                 return None
             given.versions.discard(version)
@@ -631,7 +631,7 @@ class Table:
         export then ends with the last of them. Returns None if the handle was never given to `publish`.
         """
         with self._lock:
-            given = self._given.get(fields_of(handle).generation)
+            given = self.given.get(fields_of(handle).generation)
             if given is None:
                 return None
             given.left = True
