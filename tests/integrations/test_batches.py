@@ -365,7 +365,7 @@ def test_other_loaders_are_refused() -> None:
             pickle.dumps(batches)
 
 
-@pytest.mark.parametrize("number", [-1, 2**62, 10**5000, float("nan"), None, "1"])
+@pytest.mark.parametrize("number", [-1, 2**62, 1 << 300, float("nan"), None, "1"])
 @pytest.mark.parametrize("name", ["nbytes", "workers", "prefetch"])
 def test_numbers_out_of_range(name: str, number: Any) -> None:
     from xpushare.integrations.torch import Batches
