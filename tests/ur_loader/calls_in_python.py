@@ -300,6 +300,12 @@ def properties() -> None:
     assert call("urQueueRetain", of.value) == Result.ERROR_INVALID_QUEUE
 
 
+def references_of(event: int) -> int:
+    found = ctypes.c_uint32()
+    must("urEventGetInfo", event, EventInfo.REFERENCE_COUNT, 4, found, 0)
+    return found.value
+
+
 def every_function() -> None:
     """While a queue is busy, no function waits for it, but those of its commands, and those that take away memory."""
     here, context, device, size = queue(), loader.get_context(), loader.get_device(), 1 << 21
@@ -308,7 +314,10 @@ def every_function() -> None:
     granule = made("urVirtualMemReserve", context, 0, size)
     properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["PhysicalMemProperties"], 0, PhysicalMemFlags.ENABLE_IPC)
     event_desc = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["ExpEventDesc"], 0, ExpEventFlags.IPC_EXP)
-    event_of = (ctypes.c_uint64 * 1)()
+    event_of, told = (ctypes.c_uint64 * 1)(), SimpleQueue[tuple[int, int]]()
+    notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)(
+        lambda event, _status, data: told.put((event, data))
+    )
     with held_lane(here):
         event = fill(here, mine, 7)
         must("urEnqueueUSMMemcpy", here, 0, mine, ctypes.addressof(own), 4096, 0, 0, 0)
@@ -353,11 +362,18 @@ def every_function() -> None:
             data.value = 0
             must("urEventGetInfo", event, asked, 8, data, 0)
             assert data.value == value, asked
+        for number in (1, 2):
+            must(
+                "urEventSetCallback", event, ExecutionInfo.COMPLETE, ctypes.cast(notify, ctypes.c_void_p).value, number
+            )
         assert status(event) == EventStatus.SUBMITTED
+        assert told.empty()
     must("urQueueFinish", here)
+    assert [told.get(timeout=20) for _ in range(2)] == [(event, 1), (event, 2)]
     assert byte(mine + SIZE - 1) == 7
     for asked, value in wanted.items():
         data.value = 0
+        until(lambda _: references_of(event) == 1, 0)  # the callbacks have returned
         must("urEventGetInfo", event, asked, 8, data, 0)
         assert data.value == (value if asked is not EventInfo.COMMAND_EXECUTION_STATUS else EventStatus.COMPLETE), asked
 

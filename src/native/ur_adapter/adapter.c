@@ -199,8 +199,9 @@ static bool finish_device(const xp_box *queue)
 
 /* Answer without Python. Returns true if that succeeded; otherwise nothing was done. A program that holds its own
  * lock in such a call cannot deadlock with a thread that has Python's lock and wants the program's. */
-static bool natively(unsigned how, unsigned kind, const uint64_t *words)
+static bool natively(unsigned function, const uint64_t *words, unsigned count)
 {
+    unsigned how = xp_native_answers[function].how, kind = xp_native_answers[function].kind;
     xp_box *box = (xp_box *)words[0];
     if (!xp_natives())
         return false;
@@ -213,6 +214,9 @@ static bool natively(unsigned how, unsigned kind, const uint64_t *words)
     case XP_ASKS:
         return (kind > XP_COUNTED_KINDS || xp_is(box, kind)) &&
                (xp_property_of(box, kind, words) || (kind == XP_QUEUE_KIND && is_known_busy(box, words)));
+    case XP_CALLS_BACK: /* in other states, and without a function, Python answers */
+        return xp_is(box, kind) && words[1] == COMPLETE && words[2] && xp_is_owed(box) &&
+               xp_answer_later(xp_answer, function, words, count);
     default: return false;
     }
 }
@@ -239,7 +243,7 @@ static uint32_t over(unsigned function, uint32_t result) { return xp_ends[functi
 uint32_t xp_answer(unsigned function, const uint64_t *words, unsigned count)
 {
     uint32_t result = xp_python_over();
-    if (!result && natively(xp_native_answers[function].how, xp_native_answers[function].kind, words))
+    if (!result && natively(function, words, count))
         return XP_SUCCESS;
     if (!result && enqueue(function, words, count, &result))
         return result;

@@ -788,6 +788,7 @@ static const struct {
     [47] = {XP_STATUS, 3}, /* urEventGetInfo */
     [50] = {XP_RELEASES, 3}, /* urEventRelease */
     [51] = {XP_RETAINS, 3}, /* urEventRetain */
+    [52] = {XP_CALLS_BACK, 3}, /* urEventSetCallback */
     [53] = {XP_WAITS, 3}, /* urEventWait */
     [67] = {XP_ASKS, 5}, /* urMemGetInfo */
     [68] = {XP_RELEASES, 5}, /* urMemRelease */

@@ -19,8 +19,16 @@
 enum { MOST_WAITS = 1024, MOST_PATTERN = 4096, LITTLE = 16384 /* bytes */ };
 #define NEWEST UINT64_MAX /* the point of an event that Python had not made when another command began to wait for it */
 
+typedef struct later { /* a call about a command's event */
+    struct later *next;
+    xp_answers answer;
+    unsigned function, count;
+    uint64_t words[XP_MOST_WORDS]; /* the event is the first */
+} later;
+
 typedef struct command {
     struct command *next;
+    later *first_later, **last_later;
     const xp_command_form *form;
     xp_box *queue, *event; /* `event` or NULL: what it makes */
     void *made;            /* where Python writes the event's handle */
@@ -161,6 +169,31 @@ bool xp_event_property(const xp_box *event, uint32_t type, const uint64_t *words
         good = good && words[1] == CONTEXT &&
                xp_property_of(queue, XP_QUEUE_KIND, (uint64_t[]){0, XP_QUEUE_CONTEXT, words[2], words[3], words[4]});
     pthread_mutex_unlock(&lock);
+    return good;
+}
+
+bool xp_answer_later(xp_answers answer, unsigned function, const uint64_t *words, unsigned count)
+{
+    xp_box *event = (xp_box *)words[0];
+    later *made = calloc(1, sizeof *made);
+    bool good = false;
+    if (!made)
+        return false;
+    made->answer = answer;
+    made->function = function;
+    made->count = count;
+    memcpy(made->words, words, count * sizeof *words);
+    pthread_mutex_lock(&lock);
+    for (const xp_lane *each = xp_is_owed(event) ? lanes : NULL; each && !good; each = each->next)
+        for (command *c = (command *)pending(each); c && !good; c = (command *)after(each, c))
+            if (c->event == event && xp_count(event, 1)) {
+                good = true;
+                *c->last_later = made;
+                c->last_later = &made->next;
+            }
+    pthread_mutex_unlock(&lock);
+    if (!good)
+        free(made);
     return good;
 }
 
@@ -350,6 +383,12 @@ static void settle(xp_lane *lane, command *c)
     pthread_mutex_unlock(&lock);
     if (unheld)
         xp_let_go(unheld);
+    for (later *each = c->first_later, *next; each; each = next) {
+        next = each->next;
+        each->answer(each->function, each->words, each->count);
+        xp_count((xp_box *)each->words[0], -1);
+        free(each);
+    }
     drop(c);
 }
 
@@ -584,6 +623,7 @@ static command *command_new(const xp_command_form *form, const uint64_t *words, 
     clock_gettime(CLOCK_MONOTONIC, &now);
     c->queued = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
     c->form = form;
+    c->last_later = &c->first_later;
     c->points = (uint64_t *)(c + 1);
     c->events = (xp_box **)(c->points + waits);
     c->count = count;

@@ -24,7 +24,7 @@ typedef struct {
 } xp_three; /* ur_rect_offset_t, ur_rect_region_t */
 
 /* --- handles.c ---------------------------------------------------------------------------------------------------- */
-enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS, XP_FINISHES, XP_ASKS };
+enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS, XP_FINISHES, XP_ASKS, XP_CALLS_BACK };
 typedef struct xp_lane xp_lane;
 
 /* The object that a handle points to. It is never freed, since a program may pass a handle that was released long
@@ -148,6 +148,10 @@ bool xp_finish(const xp_box *queue, bool (*of_device)(const xp_box *queue));
 /* Answer a query about an event whose command is still in its lane. `type`: of that command. */
 bool xp_event_property(const xp_box *event, uint32_t type, const uint64_t *words);
 bool xp_queue_is_busy(const xp_box *queue); /* commands are in its lane */
+/* Call `answer` with these arguments, of which the first word is an event, once the event's command is carried out or
+ * given to Python. False: it has been, or there is no memory. */
+typedef uint32_t (*xp_answers)(unsigned function, const uint64_t *words, unsigned count);
+bool xp_answer_later(xp_answers answer, unsigned function, const uint64_t *words, unsigned count);
 void xp_flush(double seconds);              /* wait until all commands have left the lanes, but at most this long */
 
 /* --- interpreter.c ------------------------------------------------------------------------------------------------ */

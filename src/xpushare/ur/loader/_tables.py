@@ -105,6 +105,8 @@ def _native(function: Function) -> tuple[str, str] | None:
             return "XP_RETAINS", kind
         if function.name == f"ur{HANDLES[kind].__name__}Release":
             return "XP_RELEASES", kind
+    if any(arg.kind == "callback:event" for arg in function.args):
+        return "XP_CALLS_BACK", kind
     if function.returns == "info:EventInfo":
         return "XP_STATUS", kind
     if kept_queries(function):
