@@ -74,8 +74,9 @@ def test_python_is_asked_later(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "asked") == ""
 
 
-def test_properties(library: Path, shim: Path) -> None:
-    assert run(library, shim, HOST, "properties") == ""
+@pytest.mark.parametrize("device", [HOST, DEVICE])
+def test_properties(library: Path, shim: Path, device: str) -> None:
+    assert run(library, shim, device, "properties") == ""
 
 
 def test_a_busy_queue_holds_up_no_function(library: Path, shim: Path) -> None:

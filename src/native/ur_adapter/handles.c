@@ -128,7 +128,11 @@ XP_EXPORT void xpushare_ur_engine(const xp_engine_functions *functions) { xp_eng
 
 bool xp_natives(void) { return xp_engine.state_at != NULL; }
 
-bool xp_is(const xp_box *box, unsigned kind) { return box && __atomic_load_n(&box->kind, __ATOMIC_ACQUIRE) == kind; }
+bool xp_is(const xp_box *box, unsigned kind)
+{
+    /* A wrong address inside a box must not pass for another box. */
+    return box && (uintptr_t)box % _Alignof(xp_box) == 0 && __atomic_load_n(&box->kind, __ATOMIC_ACQUIRE) == kind;
+}
 
 int xp_state_of(const xp_box *event, uint64_t *point)
 {
