@@ -89,6 +89,7 @@ class Victim(Served):
             return found
 
         works = [self._signal, self._wait, self._wait, self._await, self._memory, self._names, self._look, self._open]
+        works += [self._members, self._ranges, self._owned]
         if queues:
             works += [self._queue, self._queue]
 
@@ -184,6 +185,54 @@ class Victim(Served):
             found.close()
 
         call(f"open {kind}", use, _SOON + _SOCKET)
+
+    def _members(self, call: Callable[..., Any]) -> None:
+        """Locks, atomics and channels that the attacker has open, too, and some of its own."""
+        name = self._random.choice((None, "hostile"))
+        lock = call("Lock", lambda: xs.Lock(name), 2 * _SOON)
+        if lock is not None:
+            if call("acquire", lambda: lock.acquire(timeout=0.05), _SOON + 0.05) is not None:
+                call("release", lock.release)
+            call("lock.close", lock.close)
+        number = call("Atomic", lambda: xs.Atomic(0, name), 2 * _SOON)
+        if number is not None:
+            call("add", lambda: number.add(1))
+            call("atomic.wait", lambda: number.wait(number.load(), 0.02), _SOON + 0.05)
+            call("atomic.close", number.close)
+        channel = call("Channel.create", lambda: xs.Channel.create(name, 16, "uint8", on_full="overwrite"), 2 * _SOON)
+        if channel is not None:
+            reader = call("Channel.open", lambda: xs.Channel.open(channel.handle, timeout=1.0), _SOON + 1.0)
+            call("send", lambda: channel.send(bytes(16), timeout=0.05), _SOON + 0.05)
+            if reader is not None:
+                frame = call("receive", lambda: reader.receive(0.05), _SOON + 0.05)
+                if frame is not None:
+                    call("frame.close", frame.close)
+                call("reader.close", reader.close)
+            call("channel.close", channel.close)
+
+    def _ranges(self, call: Callable[..., Any]) -> None:
+        granule = xs.Device("native_cpu:0").memory_granularity()
+        grown = call("VirtualRange", lambda: xs.VirtualRange(16 * granule, "native_cpu:0", growable=True))
+        call("grow", lambda: grown.grow(granule))
+        handle = call("share a range", lambda: xs.share(grown))
+        follower = call("follow", lambda: xs.attach(handle), _SOON + _SOCKET)
+        call("shrink", lambda: grown.shrink(granule))
+        if follower is not None:
+            call("refresh", follower.refresh, _SOON + _SOCKET)
+            call("follower.close", follower.close)
+        call("handle.close", handle.close)
+        call("range.close", grown.close)
+
+    def _owned(self, call: Callable[..., Any]) -> None:
+        arrays = [raw for kind, raw in self._others if kind == "array"]
+        if arrays:
+            raw = self._random.choice(arrays)
+            owned = call("attach(own=True)", lambda: xs.attach(raw, own=True), _SOON + _SOCKET)
+            if owned is not None:
+                again = call("share an owned one", lambda: xs.share(owned))
+                if again is not None:
+                    call("close a handle", again.close)
+                call("close an owned one", owned.close)
 
     # --- among the honest ---------------------------------------------------------------------------------
 

@@ -149,12 +149,12 @@ class AddressRange(DriverRange):
 
     def _wait_for_teardown(self, at: int, nbytes: int) -> None:
         """Wait until earlier mappings at these addresses are torn down."""
-        for start in [start for start, (_, job) in self._leaving.items() if job.done.is_set()]:
-            del self._leaving[start]
         self._begin_teardown(at, nbytes)
         for job in self._torn_down(at, nbytes):
             while not job.done.wait(0.05):  # in short pieces, so that Ctrl-C works
                 pass
+        for start in [start for start, (_, job) in self._leaving.items() if job.done.is_set()]:
+            del self._leaving[start]
 
     def _torn_down(self, at: int, nbytes: int) -> list[Job]:
         return [job for start, (size, job) in self._leaving.items() if start < at + nbytes and at < start + size]
