@@ -154,6 +154,26 @@ def test_a_piece_that_was_opened_later_narrows_nothing(ask_torch: Ask) -> None:
     ask_torch("forget")
 
 
+@pytest.mark.usefixtures("ask_torch")
+def test_buffers_stay_buffers() -> None:
+    for persistent in True, False:
+        sent = torch.nn.Buffer(tensor(4), persistent=persistent)
+        found, again = ForkingPickler.loads(bytes(ForkingPickler.dumps([sent, sent])))
+        assert isinstance(found, torch.nn.Buffer)
+        assert found is again
+        assert found.persistent is persistent
+        sent[1] = 7
+        assert found[1] == 7
+
+
+@pytest.mark.usefixtures("ask_torch")
+def test_negated_tensors_keep_their_values() -> None:
+    pairs = torch.view_as_complex(torch.from_dlpack(xs.zeros((3, 2), "f4")))
+    pairs.copy_(torch.complex(torch.ones(3), torch.tensor([4.0, 5.0, 6.0])))
+    for sent in (pairs.conj().imag, pairs.conj(), torch._neg_view(torch.ones(2))):
+        assert torch.equal(ForkingPickler.loads(bytes(ForkingPickler.dumps(sent))), sent)
+
+
 def test_the_rest_goes_torchs_way(ask_torch: Ask) -> None:
     ours = tensor(4)
     before = exports()

@@ -17,7 +17,7 @@ from typing import Any, Final
 from xpushare import _native
 from xpushare._native import CONSTANTS
 from xpushare.arrays.description import why_no_array
-from xpushare.common.elements import expect_numpy
+from xpushare.common.elements import expect_numpy, shown
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
@@ -350,10 +350,10 @@ def only_argument(only: Any) -> Only:
     paths: list[Any]
     try:
         paths = [only] if isinstance(only, str) else list(only)
-    except TypeError:
+    except Exception:  # code of its class
         paths = [only]
     if not all(type(each) is str for each in paths):
-        raise InvalidArgumentError(f"only is paths, such as ['layers.0'], or a predicate of a path, not {only!r:.200}")
+        raise InvalidArgumentError(f"only is paths, such as ['layers.0'], or a predicate of a path, not {shown(only)}")
     return paths
 
 

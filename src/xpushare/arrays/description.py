@@ -573,6 +573,8 @@ def range_of(array: Any) -> Range:
     if isinstance(array, SharedArray):
         return covered_by(array)[0]
     if isinstance(array, int) and not isinstance(array, bool):
+        if not LEAST_ADDRESS <= array < _ADDRESSES:
+            raise InvalidArgumentError(f"{array:#x} is not an address")
         return range_at(Located(array, 0, False, None), None)
     where = locate(array)
     if not where.nbytes:

@@ -12,6 +12,7 @@ from xpushare.arrays.copies import empty
 from xpushare.arrays.following import described
 from xpushare.arrays.passing import OWN
 from xpushare.arrays.place import KINDS, Placing
+from xpushare.common.elements import shown
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.common.numbers import integer, seconds
 from xpushare.core import memory
@@ -147,7 +148,7 @@ def share(
 
 def _expect_bool(option: str, value: object) -> None:
     if type(value).__name__ not in ("bool", "bool_"):  # NumPy's own is called `bool_` before NumPy 2
-        raise InvalidArgumentError(f"{option} is True or False, not {value!r:.100}")
+        raise InvalidArgumentError(f"{option} is True or False, not {shown(value)}")
 
 
 def _label(handle: ArrayHandle[Any], text: str) -> None:

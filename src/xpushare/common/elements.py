@@ -28,6 +28,7 @@ __all__ = [
     "memoryview_format",
     "named_by_typestr",
     "named_elements",
+    "shown",
     "stand_in_name",
 ]
 
@@ -59,6 +60,14 @@ _MOST_ELEMENTS: Final = 1 << 47
 _LISTS: Final = (tuple, list)  # a tuple, since `tuple | list` would create a union at each use
 
 
+def shown(x: Any) -> str:
+    """Return what a caller passed, for a message: the beginning of its `repr`, or its type if it has none."""
+    try:
+        return f"{x!r:.200}"
+    except Exception:  # code of its class; a container that is nested too deeply
+        return f"an object of type {type(x).__name__}"
+
+
 # --- shape and strides
 
 
@@ -67,8 +76,8 @@ def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
         return (shape,)
     try:
         given = tuple(map(operator.index, shape)) if isinstance(shape, _LISTS) else (operator.index(shape),)
-    except TypeError:
-        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r:.200}") from None
+    except Exception:  # of an element's own `__index__`
+        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shown(shape)}") from None
     found = tuple(integer("a length in the shape", each) for each in given)
     if len(found) > _MOST_DIMENSIONS:
         raise InvalidArgumentError(f"an array has at most {_MOST_DIMENSIONS} dimensions, not {len(found)}")
@@ -141,7 +150,7 @@ def as_dtype(dtype: Any) -> Any:
 
     try:
         return numpy.dtype(dtype)
-    except (TypeError, ValueError, OverflowError, SyntaxError) as error:
+    except Exception as error:  # NumPy asks attributes of any object
         if isinstance(dtype, str) and (found := named_elements(dtype)) is not None:
             return found
         if type(dtype) is int:
@@ -149,7 +158,7 @@ def as_dtype(dtype: Any) -> Any:
                 f"{dtype} is not a dtype. If it belongs to the shape, give the shape as one tuple: xs.empty((2, 3))"
             ) from None
         meant = _meant(dtype) if isinstance(dtype, str) else ""
-        raise InvalidArgumentError(f"{dtype!r} is not a dtype: {error}{meant}") from None
+        raise InvalidArgumentError(f"{shown(dtype)} is not a dtype: {error}{meant}") from None
 
 
 def named_elements(name: str) -> Any:

@@ -32,6 +32,7 @@ torch: Any = importlib.import_module("torch")  # if torch is missing, type check
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
 _TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 _STRIDED: Final = torch.strided
+_BUFFER: Final = "_is_buffer"  # torch.nn.Buffer sets it
 _PLAIN: Final = frozenset(
     (
         torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -45,8 +46,9 @@ def install(*, opens: int = 1) -> None:
 
     This works with `multiprocessing` and `torch.multiprocessing`, for CUDA tensors whose allocator's memory can be
     shared, and for CPU tensors in memory of this package. Views of one storage still share one storage at the receiver,
-    and parameters stay parameters. Gradients are not sent. torch sends all other tensors by its own methods. For CPU
-    tensors in memory of this package, `is_shared()` is true, and `share_memory_()` leaves them where they are.
+    and parameters and buffers stay parameters and buffers. Gradients are not sent. torch sends all other tensors by its
+    own methods. For CPU tensors in memory of this package, `is_shared()` is true, and `share_memory_()` leaves them
+    where they are.
 
     The memory stays allocated until the receiver has released the tensor. If a message is never received, its memory is
     released after `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. A
@@ -183,18 +185,21 @@ class _Reduction:
 
     def __call__(self, tensor: Any) -> Any:
         dtype = tensor.dtype
+        if type(tensor) in _TYPES and (tensor.is_neg() or (dtype not in _PLAIN and tensor.is_conj())):
+            return self._before(_resolved(tensor))  # torch's own way loses what it computes when it is read
         if (
             type(tensor) not in _TYPES
             or tensor.layout is not _STRIDED
             or tensor.is_nested
-            or tensor.is_neg()
-            or (dtype not in _PLAIN and (tensor.is_quantized or tensor.is_conj()))
+            or (dtype not in _PLAIN and tensor.is_quantized)
             or (tensor.requires_grad and not tensor.is_leaf)  # torch explains why it refuses these
         ):
             return self._before(tensor)
         backend = HOST if tensor.is_cpu else _backends().get(tensor.device.type)
         if backend is None:
             return self._before(tensor)
+        if _BUFFER in vars(tensor):  # a tensor with attributes
+            return _as_buffer, (tensor.detach().requires_grad_(tensor.requires_grad), tensor.persistent)
         storage = tensor.untyped_storage()
         address, nbytes = storage.data_ptr(), storage.nbytes()
         message = common.message("torch", address, nbytes, None if backend == HOST else backend, tensor)
@@ -215,6 +220,16 @@ class _Reduction:
         torch.utils.hooks.warn_if_has_hooks(tensor)
         layout = tensor.storage_offset(), tuple(tensor.size()), tensor.stride()
         return _rebuild, (wanted, type(tensor) is torch.nn.Parameter, dtype, *layout, tensor.requires_grad)
+
+
+def _resolved(tensor: Any) -> Any:
+    """Return the tensor or parameter with its values in memory."""
+    found = tensor.resolve_conj().resolve_neg()
+    return torch.nn.Parameter(found.detach(), tensor.requires_grad) if type(tensor) is torch.nn.Parameter else found
+
+
+def _as_buffer(tensor: Any, persistent: bool) -> Any:
+    return torch.nn.Buffer(tensor, persistent=persistent)
 
 
 def _is_plain(tensor: Any, nbytes: int) -> bool:

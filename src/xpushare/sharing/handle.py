@@ -194,7 +194,7 @@ def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
             return bytes(view)
     except TypeError:
         pass
-    except ValueError as error:  # a memoryview that was released, a closed mmap
+    except (ValueError, BufferError) as error:  # a memoryview that was released, a closed mmap, a deleted array
         raise InvalidArgumentError(f"{meant}, not this {name}: {error}") from error
     raise InvalidArgumentError(f"{meant}, not {name}")
 
