@@ -26,7 +26,7 @@ def integer(name: str, value: object, fits: Callable[[int], bool] = _any_integer
     """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # of its own `__index__`
         raise InvalidArgumentError(f"{name} is an integer, not {type(value).__name__}") from None
     if number.bit_length() > _BITS_MOST:  # Python does not print integers of some thousand digits
         raise InvalidArgumentError(f"{name} is an integer of at most {_BITS_MOST} bits, not of {number.bit_length()}")
@@ -41,7 +41,7 @@ def seconds(name: str, value: object, words: str = "a number of seconds") -> flo
     """
     try:
         found = math.ldexp(value, 0)  # type: ignore[arg-type]  # not `float`, which takes strings, too
-    except TypeError:
+    except (TypeError, RuntimeError):  # torch's are RuntimeErrors
         raise InvalidArgumentError(f"{name} is {words}, not {type(value).__name__}") from None
     except OverflowError:  # an integer or a fraction that is too large for a float
         found = math.inf if value > 0 else -math.inf  # type: ignore[operator]
