@@ -400,7 +400,8 @@ def array(x: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None =
         The copy, complete when the call returns.
 
     Raises:
-        InvalidArgumentError: NumPy cannot make an array of `x`, or its elements are Python objects.
+        InvalidArgumentError: NumPy cannot make an array of `x`, or would change its values and `dtype` is not given, or
+            its elements are Python objects.
         OutOfMemoryError: The device or the host does not have enough memory.
         DeviceError: The driver failed.
 
