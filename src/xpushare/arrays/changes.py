@@ -4,7 +4,6 @@ publisher ends, or the watch is closed. `Patience` limits the time of such a wai
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import select
@@ -16,7 +15,7 @@ from typing import Final, final
 
 from xpushare.common import system
 from xpushare.common.errors import from_os_error
-from xpushare.common.fds import OwnedFd, own_fd
+from xpushare.common.fds import OwnedFd
 from xpushare.timeline.waiting import readable
 
 __all__ = ["NAP_MAX", "WARN_AFTER", "Awaitable", "Changes", "Patience", "woken_by"]
@@ -175,13 +174,9 @@ def _removed(events: bytes) -> bool:
 
 
 def _inotify(folder: Path, events: int) -> OwnedFd | None:
-    libc = ctypes.CDLL(None, use_errno=True)
     try:
-        fd = own_fd(libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
-        if libc.inotify_add_watch(fd.number, os.fsencode(folder), events) >= 0:
-            return fd
-    except ValueError:  # -1 is not an fd
-        pass
-    why = os.strerror(ctypes.get_errno())
+        return system.inotify(folder, events)
+    except OSError as error:
+        why = error.strerror
     logging.getLogger("xpushare").info("no inotify to watch %s (%s): looking every %g s", folder, why, NAP_MAX)
     return None

@@ -30,6 +30,7 @@ __all__ = [
     "fetch_mapping",
     "fstat",
     "import_mapping",
+    "inotify",
     "is_wsl",
     "kept_mapping",
     "owned_mapping",
@@ -117,6 +118,21 @@ def wakeup() -> OwnedFd:
     unlike a `bell`, which is always readable.
     """
     return own_fd(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
+def inotify(path: str | os.PathLike[str], events: int) -> OwnedFd:
+    """Make a descriptor that is readable once one of these events (inotify(7)) has happened to the folder or file."""
+    import ctypes  # slow to import, and rarely needed
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        fd = own_fd(libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError:  # -1 is not an fd
+        fd = None
+    if fd is None or libc.inotify_add_watch(fd.number, os.fsencode(path), events) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), os.fspath(path))
+    return fd
 
 
 def seal(fd: int, seals: int) -> None:

@@ -102,7 +102,7 @@ class Clients:
         self.predecessor: int | None = None  # process of the keeper that hands everything over, which has no bounds
         self._answer: Final = answer
         self._give_up: Final = give_up
-        self._listening: Final = listening
+        self._listening = listening
         self._accepts_again: float | None = None  # None while connections are accepted
         self._clients: Final[dict[int, Client]] = {}  # by descriptor
         self._ended: Final[list[Client]] = []  # whose memory is to be given up
@@ -115,6 +115,14 @@ class Clients:
 
     def unwatch(self, number: int) -> None:
         self._poll.unregister(number)
+
+    def listen_at(self, listening: socket.socket) -> None:
+        """Accept connections at this socket, and close the one before."""
+        self._poll.unregister(self._listening)
+        self._listening.close()
+        self._listening = listening
+        self._poll.register(listening, select.POLLIN)
+        self._accepts_again = None
 
     def wait(self, seconds: float | None) -> list[int]:
         """Wait until there is something to do, at most so long. Returns the descriptors that are ready."""

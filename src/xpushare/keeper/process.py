@@ -27,9 +27,10 @@ from xpushare.common.errors import (
     OutOfMemoryError,
     XpuShareError,
 )
-from xpushare.common.fds import OwnedFd, close_all, own_fd
+from xpushare.common.fds import OwnedFd, close_all
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.keeper.clients import Client, Clients, Handed, report, unharmed
+from xpushare.keeper.files import Files, open_lock
 from xpushare.keeper.store import Store
 from xpushare.sharing import identity, keeping, layout, naming
 from xpushare.sharing.handle import Handle, fields_of
@@ -39,8 +40,7 @@ from xpushare.sharing.table import Table
 
 __all__ = ["Keeper", "serve"]
 
-_NAME: Final = "keeper"  # of the socket
-_SUCCESSOR: Final = re.compile(rf"{_NAME}\.\d{{1,20}}")
+_SUCCESSOR: Final = re.compile(rf"{keeping.NAME}\.\d{{1,20}}")
 _HAND_OVER: Final = 10.0  # seconds within which a successor has to answer
 _TEXT_MOST: Final = 4096  # bytes of a name
 _FACT_MOST: Final = 1024  # bytes of JSON for one export
@@ -89,7 +89,7 @@ class Keeper:
         """Make the state of a new keeper. `lock` is the lock file of the running keeper, and stays open until the
         process ends. For `max_bytes` and `ttl`, 0 means no limit.
         """
-        self._listening = listening
+        self.listening = listening
         self._lock = lock
         self._store = store
         self._max_bytes = max_bytes
@@ -97,6 +97,7 @@ class Keeper:
         self._table = Table()
         self._kept: dict[str, list[_Kept]] = {}  # the newest version first
         self._clients = Clients(listening, self._answer, self._give_up)
+        self._files: Files | None = None  # once this is the running keeper
         self._stopped = self._filling = False
         self.replaced = False  # a successor has all that was kept
         self._answers: dict[bytes, Callable[[Client, list[OwnedFd]], bytes]] = {
@@ -123,9 +124,12 @@ class Keeper:
             self._filling = True
             self._clients.predecessor = until.pid
             self._clients.watch(until.fileno())
+        else:
+            self._files = Files(self._clients, self._lock, self._listen)
         while not self._stopped:
             try:
-                ready = self._clients.wait(self._pause())
+                pauses = (self._pause(), self._files and self._files.pause())
+                ready = self._clients.wait(min((each for each in pauses if each is not None), default=None))
                 if until is not None and until.fileno() in ready:
                     self._filling = False
                     self._clients.predecessor = None
@@ -136,9 +140,15 @@ class Keeper:
                         self._clients.serve(number)
                 self._clients.tend()
                 self._expire()
+                if self._files is not None:
+                    self._files.tend(ready)
             except Exception as error:  # there is too little memory even for this
                 report("serving", error)
                 time.sleep(_REST)
+
+    def _listen(self) -> None:
+        self.listening = _listen(keeping.NAME)
+        self._clients.listen_at(self.listening)
 
     # --- time to live
 
@@ -525,12 +535,12 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         before = keeping.connect() if replace else None
         identity.runtime_dir()  # makes the folder
-        lock = own_fd(os.open, keeping.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_lock()
         if before is None and not _only_one(lock):
             tell("ready")
             return 3
         store = Store.of_service() if ready < 0 else None
-        name = _NAME if before is None else f"{_NAME}.{os.getpid()}"
+        name = keeping.NAME if before is None else f"{keeping.NAME}.{os.getpid()}"
         listening = _listen(name)
         for number in signal.SIGTERM, signal.SIGINT:
             signal.signal(number, _terminated)
@@ -557,7 +567,7 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         keeper.run()
     finally:
         if not keeper.replaced:
-            at_leave(partial(_forget_socket, listening), Stage.WITHDRAW)
+            at_leave(partial(_forget_socket, keeper.listening), Stage.WITHDRAW)
     return 0
 
 

@@ -49,6 +49,7 @@ __all__ = [
     "HANDLE_NBYTES",
     "HOLD",
     "LIST",
+    "NAME",
     "PUBLISH",
     "REPLACE",
     "STOP",
@@ -69,6 +70,7 @@ __all__ = [
 
 FDS, HOLD, PUBLISH, LIST, DROP, STOP, REPLACE, FORMATS = b"F", b"H", b"P", b"L", b"D", b"S", b"R", b"V"
 FORMAT: Final = 2  # of the messages, and of what a keeper stores for its successor; a change takes another number
+NAME: Final = "keeper"  # of the socket
 _GOOD: Final = b"+"
 _BAD: Final = b"-"
 _HEAD: Final = struct.Struct("<cI")
@@ -227,7 +229,7 @@ def moved(message: bytes, handles: bytes) -> bytes:
 
 
 @contextmanager
-def socket_at(name: str = "keeper") -> Generator[str]:
+def socket_at(name: str = NAME) -> Generator[str]:
     """Yield the path of the keeper's socket, short enough for a socket address. A process that is about to become the
     keeper listens under another `name`. Raises `FileNotFoundError` if there is no runtime folder.
     """
@@ -245,7 +247,7 @@ def lock_path() -> str:
     return str(identity.chosen_dir() / "keeper.lock")
 
 
-def connect(name: str = "keeper", seconds: float = _SECONDS) -> socket.socket | None:
+def connect(name: str = NAME, seconds: float = _SECONDS) -> socket.socket | None:
     """Connect to the keeper within `seconds`. Returns None if none runs."""
     try:
         with socket_at(name) as path:
