@@ -578,11 +578,15 @@ def test_a_handle_that_is_not_closed_outlives_its_versions(peer: Child) -> None:
     assert exports() == before
 
 
-def test_an_anonymous_handle_ends_if_it_cannot_be_published() -> None:
+@pytest.mark.parametrize("make", [anonymous_array, anonymous_tree])
+@pytest.mark.parametrize(
+    ("name", "options"), [("taken", {}), ("no name", {}), (3, {}), ("w", {"versions": 99}), ("w", {"copy": True})]
+)
+def test_an_anonymous_handle_ends_if_it_cannot_be_published(make: Any, name: Any, options: dict[str, Any]) -> None:
     xs.publish("taken", xs.empty(1))
     before = exports()
-    with pytest.raises(xs.InvalidArgumentError, match="already"):
-        xs.publish("taken", anonymous_array())
+    with pytest.raises(xs.InvalidArgumentError):
+        xs.publish(name, make(), **options)
     assert exports() == before
 
 

@@ -116,6 +116,8 @@ def publish(
         [1.0, 2.0]
         >>> xs.unpublish("weights")
     """
+    if isinstance(obj, Handle | ArrayHandle):
+        _give(obj)  # first, since it counts even if the call fails
     if isinstance(obj, str) and not isinstance(name, str):
         raise InvalidArgumentError("the name comes first: xs.publish(name, array)")
     naming.check_name(name)
@@ -124,8 +126,6 @@ def publish(
         raise InvalidArgumentError(
             f"copy=True is for an array or a tree of arrays, which publish shares itself, not for {_of_type(obj)}"
         )
-    if isinstance(obj, Handle | ArrayHandle):
-        _give(obj)
     if keep:
         return keep_by_name(name, obj, bool(replace), count, bool(copy))
     return naming.publish(name, replace, count, partial(_export, obj, bool(copy)), _withdraw)
