@@ -17,7 +17,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
-from interrupting import Interrupt
+from interrupting import Handler, Interrupt
 from xpushare.channels import crews
 from xpushare.sharing import node
 
@@ -137,3 +137,52 @@ def test_files_of_the_dead_go(monkeypatch: pytest.MonkeyPatch) -> None:
             if len(newest_first(crews.folder())) == 10:
                 return
     raise AssertionError("files of the dead stay")
+
+
+def open_again(name: str) -> Any:
+    return xs.Atomic(1, name)
+
+
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("first", ["made", "open elsewhere"])
+@pytest.mark.parametrize("inner", ["both", "other"])
+def test_a_handler_opens_the_same_one_or_is_refused(first: str, inner: str, step: int) -> None:
+    """A handler comes at each point of the opening and closing of a number. It opens the number, or another one."""
+
+    def change_in_a_child() -> None:
+        with open_again("both") as number:
+            assert number.load() == 3
+
+    with Child() as child:
+        for nth in range(1, 4000, step):
+            if first == "open elsewhere":
+                child.call(lambda: kept.update(number=open_again("both")))
+            got: list[xs.Atomic] = []
+            refused: list[str] = []
+
+            def work(got: list[xs.Atomic] = got, refused: list[str] = refused) -> None:
+                try:
+                    got.append(open_again(inner))
+                except xs.InvalidArgumentError as error:
+                    refused.append(str(error))
+
+            handler = Handler(nth, work)
+            sys.setprofile(handler)
+            open_again("both").close()
+            sys.setprofile(None)
+            assert all(inner == "both" and "in the midst of" in each for each in refused)
+            with open_again("both") as number:
+                number.store(2)
+                for each in got:
+                    assert each.load() == (2 if inner == "both" else 1), f"interrupted at point {nth}"
+                    each.add(1 if inner == "both" else 0)
+                number.store(3)
+                child.call(change_in_a_child)
+            for each in got:
+                each.close()
+            child.call(lambda: kept.pop("number", xs.Lock()).close())
+            if handler.left > 0:
+                assert nth > 30
+                assert not [each for each in os.listdir(crews.folder()) if "both" in each]
+                return
+    raise AssertionError("it never ends")

@@ -97,6 +97,7 @@ _known: dict[str, Crew] = {}  # by the name of their file
 # at any moment of a call, and prevent a finaliser, so a crew is here before it has anything, and until it has nothing.
 _all: set[Crew] = set()
 _loose: set[Crew] = set()
+_at_work: set[str] = set()  # the names of the files that the thread that holds `_lock` opens, closes or removes now
 _look_at = 0  # the size of `_all` at which all are looked at: the larger, the rarer
 _swept = -_SWEEP_REST
 _removals = 0  # how many of `identity.removals` are known here
@@ -296,19 +297,46 @@ def reap(every: bool = False) -> int:
     if holds(_lock):
         return 0  # within a call that joins, and reaps at its end
     with _lock:
+        _at_work.clear()
         if every or len(_all) >= _look_at:
             _loose.update(_all)
         for crew in list(_loose):
             if crew.forks != _native.forks():
                 _all.discard(crew)
-            elif not crew.own:
-                crew.end()
+            else:
+                with _working_on(crew.path.name):
+                    if not crew.own:
+                        crew.end()
             _loose.discard(crew)
         _look_at = 2 * len(_all) if len(_all) > _FEW else 0
     return 0
 
 
 memory.on_trim(partial(reap, True))
+
+
+@contextlib.contextmanager
+def _working_on(file: str) -> Generator[None]:
+    """Hold `_lock`, and open, close or remove a crew's file in the block. Raises `InvalidArgumentError` if this thread
+    runs the handler of a signal, or a finaliser, that has interrupted a block for the same file: each would not see the
+    other's locks on the file, and release them.
+    """
+    nested = holds(_lock)
+    with _lock:
+        if not nested:
+            _at_work.clear()  # an interrupt may have come before a block removed its entry
+        elif file in _at_work:
+            kind, _, name = file.partition(".")
+            raise InvalidArgumentError(
+                "this thread is in the midst of another call that opens, closes or lists the "
+                f"{kind if name.startswith('.') else f'{kind} {name!r}'}: the handler of a signal, or a finaliser, has "
+                "interrupted that call. Have the handler set a flag, and open it after the call"
+            )
+        _at_work.add(file)
+        try:
+            yield
+        finally:
+            _at_work.discard(file)
 
 
 def _ended(place: Range) -> bool:
@@ -524,12 +552,11 @@ def meet(
     """
     path = folder() / _file(kind, name)
     turn = _Turn(_title(kind, name), timeout)
-    nested = holds(_lock)  # in a handler, or a finaliser, that has interrupted such a call
     while True:
         try:
-            with _lock:  # but not while waiting, since this process's other crews do not depend on this one
+            with _working_on(path.name):  # but not while waiting, since other crews do not depend on this one
                 _sweep(path.parent)
-                return _met(kind, name, create, join, initial, nested)
+                return _met(kind, name, create, join, initial)
         except _NotYet as error:
             busy = error.busy
         finally:
@@ -543,10 +570,9 @@ def _met(
     create: Callable[[], Sequence[Range]] | None,
     join: Callable[[Crew, bool], _T],
     initial: int,
-    nested: bool,
 ) -> _T | None:
     """Do what `meet` does, without waiting. Raises `_NotYet` if another process is in the way."""
-    crew = _standing(_file(kind, name), nested)
+    crew = _standing(_file(kind, name))
     if crew is not None and crew.ended():
         if create is None:
             return None
@@ -572,16 +598,14 @@ def _met(
         _loose.add(crew)
 
 
-def _standing(file: str, nested: bool) -> Crew | None:
-    """Return the crew of a file that this process is in already, or None. `nested`: another call of this thread may be
-    about to join it.
-    """
+def _standing(file: str) -> Crew | None:
+    """Return the crew of a file that this process is in already, or None."""
     crew = _known.get(file)
     if (
         crew is None or crew.number < 0 or crew.inode != _inode_at(crew.path)
     ):  # the file was removed: another crew has the name by now
         return None
-    if not crew.own and not nested:  # an interrupt came between its last member and its end
+    if not crew.own:  # an interrupt came between its last member and its end
         crew.end()
         return None
     return crew
@@ -724,7 +748,7 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
     state. Yields None if the crew has no living member.
     """
     path = folder() / _file(kind, name)
-    with _lock:
+    with _working_on(path.name):
         known = _known.get(path.name)
         if known is not None:
             yield known
@@ -822,7 +846,8 @@ def _sweep(where: Path) -> None:
     living = removed = 0
     for name in names:
         with contextlib.suppress(XpuShareError, OSError):
-            gone = _inode_at(where / name) not in mine and _swept_away(where / name)
+            with _working_on(name):
+                gone = _inode_at(where / name) not in mine and _swept_away(where / name)
             living += not gone
             removed += gone
         if living == _SWEEP_MOST or removed == _SWEEP_REMOVES:
@@ -851,7 +876,7 @@ def _after_fork() -> None:
     global _lock, _swept
     _lock = threading.RLock()
     _swept = -_SWEEP_REST
-    for each in (_known, _all, _loose):
+    for each in (_known, _all, _loose, _at_work):
         each.clear()  # these are the parent's crews, whose fds the engine has closed
 
 
