@@ -229,7 +229,7 @@ def test_a_socket_of_a_process_killed_before_it_listened_is_not_left(tmp_path: P
     from soak.common import left_in
 
     tmp_path.chmod(0o700)
-    os.mknod(tmp_path / f".socket-{'0' * 32}", stat.S_IFSOCK | 0o600)
+    os.mknod(tmp_path / f".socket-{int(time.monotonic()):08x}{'0' * 32}", stat.S_IFSOCK | 0o600)
     assert left_in(str(tmp_path)) == []
     assert not [*tmp_path.glob(".socket-*")]
 
