@@ -105,6 +105,7 @@ REASONS: Final = {
     "receiver has opened it",
     REASON_OPENS: "its opens are used up. Share the array again, or with a larger opens=",
     REASON_TTL: "its ttl has passed. Share the array again, or with a longer ttl=",
-    REASON_PICKLE: "the object behind it was closed, and the pickle has been opened once or waited too long "
-    "(XPUSHARE_PICKLE_GRACE): keep what you pickle alive until the receiver has opened it",
+    REASON_PICKLE: "the object behind it was closed, and the pickle has been opened once (or as often as "
+    "install(opens=n) said for each pickle), or waited longer than XPUSHARE_PICKLE_GRACE seconds: keep what you pickle "
+    "alive until the receiver has opened it, or raise opens=",
 }
