@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,40 @@ def release() -> None:
     kept["lock"].release()
 
 
+WAITS: dict[str, Callable[[], Any]] = {
+    "lookup": lambda: xs.lookup("late", timeout=60),
+    "watch": lambda: next(xs.watch("late", timeout=60)),
+    "wait_any": lambda: xs.wait_any([xs.watch("late")], 60) and xs.lookup("late", timeout=0),
+    "any_of": lambda: asyncio.run(xs.any_of([xs.watch("late")])) and xs.lookup("late", timeout=0),
+    "async for": lambda: asyncio.run(anext(xs.watch("late"))),
+    "Channel.open": lambda: xs.Channel.open("late", timeout=60).close(),
+}
+
+
+def begin_waiting(how: str) -> None:
+    names()  # makes the folder
+    kept["found"] = []
+    kept["waiter"] = threading.Thread(target=lambda: kept["found"].append(WAITS[how]()), daemon=True)
+    kept["waiter"].start()
+
+
+def waits() -> bool:
+    """Whether the thread waits by inotify, in this process."""
+    links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    return any("inotify" in link for link in links)
+
+
+def found() -> float | None:
+    kept["waiter"].join(60)
+    (handle,) = kept["found"]
+    return None if handle is None else float(np.asarray(xs.attach(handle))[0])
+
+
+def publish_all() -> None:
+    publish("late", 2)
+    kept["channel"] = xs.Channel.create("late", 3)
+
+
 def names() -> list[str]:
     return list(xs.published())
 
@@ -98,6 +134,23 @@ def test_what_was_removed_is_made_again(run: Path, what: str) -> None:
         with using(run) as other:
             assert [other.call(value_of, name) for name in ("before", "after")] == [1, 2]
             assert other.call(said) == ""
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_a_wait_makes_the_folder_again(run: Path, how: str) -> None:
+    """So a process that starts afterwards finds the key, and the wait ends as it would have."""
+    with using(run) as one:
+        one.call(begin_waiting, how)
+        key = (run / "key").read_bytes()
+        wait_until(lambda: one.call(waits))
+        for _ in range(2):
+            shutil.rmtree(run)
+            wait_until((run / "key").exists)
+        assert (run / "key").read_bytes() == key
+        with using(run) as other:
+            other.call(publish_all)
+            assert other.call(said) == ""
+            assert one.call(found) == (None if how == "Channel.open" else 2)
 
 
 def test_a_lock_stays_one(run: Path) -> None:

@@ -27,6 +27,7 @@ _IN_IGNORED: Final = 0x8000
 _EVENT: Final = struct.Struct("iIII")
 _LONGEST: Final = 1 << 20  # seconds of one wait: the kernel counts milliseconds in an int
 WARN_AFTER: Final = 10.0  # seconds of waiting for an unpublished name, after which a warning is logged
+_COMPLETE: Final = 0.5  # seconds after which a removed folder is made again, although the folder above it is there
 NAP_MAX: Final = 0.2  # seconds between two checks if the kernel does not report changes; one takes 0.4 ms of CPU time
 
 
@@ -85,18 +86,24 @@ class Changes:
     """Watches a folder or a file for changes. Each wait covers the changes since the previous wait, or since this
     object was made. Uses inotify(7) if the user may create another inotify instance (the default limit is 128).
     Otherwise polls.
+
+    If the folder is removed during a wait, the wait calls `again`, which has to make it again.
     """
 
-    __slots__ = ("_closing", "_fresh", "_inotify", "_nap")
+    __slots__ = ("_again", "_closing", "_events", "_folder", "_fresh", "_inotify", "_nap", "_removed")
 
-    def __init__(self, folder: Path, *, file: bool = False) -> None:
+    def __init__(self, folder: Path, *, file: bool = False, again: Callable[[], object] | None = None) -> None:
+        self._folder = folder
+        self._events = _IN_MODIFY if file else _IN_CREATE | _IN_MOVED_TO
+        self._again = again
+        self._removed: float | None = None  # when the folder was found removed, until it is made again
         self._fresh = True  # the caller has to check once for changes made before this object existed
         self._nap = 0.001
         try:
             self._closing = system.wakeup()
         except OSError as error:
             raise from_os_error(error, f"waiting for a change in {folder}") from error
-        self._inotify = _inotify(folder, _IN_MODIFY if file else _IN_CREATE | _IN_MOVED_TO)
+        self._inotify = _inotify(folder, self._events)
 
     def close(self) -> None:
         """End all current and later waits."""
@@ -108,10 +115,18 @@ class Changes:
         """
         if self._begun():
             return
-        with self.ready(pidfd) as ready:
-            limit = self.limit(seconds, look)
-            ready.poll(-1 if limit is None else max(limit, 0.0))
-        self.drain()
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            with self.ready(pidfd) as ready:
+                limit = self.limit(seconds, look)
+                found = ready.poll(-1 if limit is None else max(limit, 0.0))
+            self.drain()
+            # While somebody removes the folder, the caller's look at it would make it again, and the removal fail.
+            if self._removed is None or self._again is None or (self._closing.number, select.EPOLLIN) in found:
+                return
+            seconds = None if end is None else end - time.monotonic()
+            if seconds is not None and seconds <= 0:
+                return
 
     async def changed(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
         """Wait for a change under asyncio or trio, as `wait` does in a thread."""
@@ -152,7 +167,9 @@ class Changes:
         return None if seconds is None else min(seconds, _LONGEST)
 
     def drain(self) -> None:
-        """Discard pending inotify events after a wait. If the folder was removed, this object polls from now on."""
+        """Discard pending inotify events after a wait. If the folder was removed, this object polls until it is made
+        again.
+        """
         if self._inotify is not None:
             try:
                 events = os.read(self._inotify.number, 1 << 16)
@@ -160,6 +177,18 @@ class Changes:
                 return  # another thread has read it, or the wait ended for another reason
             if _removed(events):
                 self._inotify = None
+                self._removed, self._nap = time.monotonic(), 0.001
+        if self._removed is not None and self._again is not None and self._removal_is_complete(self._removed):
+            self._again()
+            self._removed = None
+            self._inotify = _inotify(self._folder, self._events)
+            self._fresh = True  # something may have changed before that
+
+    def _removal_is_complete(self, since: float) -> bool:
+        """Return whether nobody is removing the folder above any more, which would fail if this process made the
+        folder again.
+        """
+        return not os.path.lexists(self._folder.parent) or time.monotonic() - since >= _COMPLETE
 
 
 def _removed(events: bytes) -> bool:

@@ -748,7 +748,7 @@ class Watch(Awaitable, Generic[Item]):
             if self._closed:
                 raise InvalidArgumentError("this watch is closed: make another with xs.watch")
             if self._changes is None:
-                self._changes = Changes(self._folder)
+                self._changes = Changes(self._folder, again=naming.names_folder)
             return self._changes
 
     def _end(self) -> tuple[OwnedFd | None, bool]:

@@ -520,7 +520,7 @@ class Channel(Advised, Awaitable):
         crew = None if end.peek() == _native.CHANNEL_MOVED else end.crew
         if self._changes is None or self._watched is not crew:
             former, self._watched = self._changes, crew
-            self._changes = Changes(crews.folder()) if crew is None else Changes(crew.path, file=True)
+            self._changes = _new_crews() if crew is None else Changes(crew.path, file=True)
             if former is not None:
                 former.close()
         return self._changes, None, False
@@ -607,7 +607,7 @@ def _created(
     wait = Patience(seconds)
     if made := attempt(seconds):
         return made
-    changes = Changes(crews.folder())
+    changes = _new_crews()
     try:
         while not made:
             left = wait.left(warn)
@@ -618,6 +618,11 @@ def _created(
     finally:
         del changes  # its descriptors, which would last as long as the exception
     return made
+
+
+def _new_crews() -> Changes:
+    """Return the `Changes` object that reports new crews."""
+    return Changes(crews.folder(), again=crews.folder)
 
 
 def _warn(name: str, waited: float) -> None:

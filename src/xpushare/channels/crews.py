@@ -369,14 +369,7 @@ def folder() -> Path:
     """Return the folder for the files of channels, locks and atomics. It is created if it is missing, and only this
     user can access it.
     """
-    found = identity.runtime_dir() / "crews"
-    try:
-        found.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise from_os_error(error, f"making {found}") from error
-    identity.check_folder(found)
+    found, _made = identity.folder_in("crews")
     if identity.removals != _removals:
         _restore(found)
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, final
 
 from xpushare._native import Seal
-from xpushare.common.errors import InvalidArgumentError, from_os_error
+from xpushare.common.errors import InvalidArgumentError, XpuShareError, from_os_error
 from xpushare.common.system import boot_id
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "boot_id",
     "check_folder",
     "chosen_dir",
+    "folder_in",
     "namespace",
     "new_dir",
     "read_key",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 KEY_NBYTES: Final = 32
+_TRIES: Final = 20  # to make a folder that others remove at the same time
 
 _lock = threading.RLock()  # re-entrant, for signal handlers
 _log: Final = logging.getLogger("xpushare")
@@ -188,7 +190,7 @@ def runtime_dir() -> Path:
     if found is None or not place.stands(found):
         before = removals
         with _lock:
-            _restore(place, folder)
+            _unless_removed(folder, lambda: _restore(place, folder))
         if removals != before:
             for restore in _restorers:
                 restore()
@@ -196,6 +198,39 @@ def runtime_dir() -> Path:
         _check_folder(folder, found)
     _compare(place, folder)
     return folder
+
+
+def folder_in(name: str) -> tuple[Path, bool]:
+    """Return that folder in the runtime folder, which only this user can enter, and whether this call has made it.
+    Raises `DeviceError` or `InvalidArgumentError` if that is not possible.
+    """
+    found: list[tuple[Path, bool]] = []
+
+    def make() -> None:
+        folder = runtime_dir() / name
+        made = True
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            made = False
+        except OSError as error:
+            raise from_os_error(error, f"making {folder}") from error
+        check_folder(folder)
+        found.append((folder, made))
+
+    _unless_removed(chosen_dir() / name, make)
+    return found[0]
+
+
+def _unless_removed(path: Path, make: Callable[[], object]) -> None:
+    """Call `make`, and again if it fails because somebody has removed `path` meanwhile."""
+    for left in reversed(range(_TRIES)):
+        try:
+            make()
+            return
+        except (OSError, XpuShareError):
+            if not left or os.path.lexists(path) or not os.path.isdir(chosen_dir().parent):
+                raise
 
 
 def at_removal(restore: Callable[[], object]) -> None:

@@ -386,17 +386,9 @@ def names_folder() -> Path:
     meanwhile, the names of this process are published again.
     """
     global _removals
-    folder = identity.runtime_dir() / "names"
-    made = identity.removals != _removals
+    folder, made = identity.folder_in("names")
+    made = made or identity.removals != _removals
     _removals = identity.removals
-    try:
-        folder.mkdir(mode=0o700)
-        made = True
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise from_os_error(error, f"making {folder}") from error
-    identity.check_folder(folder)
     if made and names:
         _publish_again(folder)
     return folder
