@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -191,6 +192,30 @@ def test_two_keys_are_told(run: Path) -> None:
             assert f": {old.pid}. " in text
             assert "made it again with another key" in old.call(refusal, "w")
             assert new.call(names) == ["after"]
+
+
+def test_processes_that_start_together_are_not_told(run: Path) -> None:
+    """Another process is faster to make the key, and removes a file of its own, as each that makes a lock does."""
+
+    def meet_a_faster_one() -> None:
+        from xpushare.sharing import identity
+
+        make = identity._make_key
+
+        def slowly(path: Path, key: bytes) -> bool:
+            faster = others.enter_context(using(run))
+            faster.call(take, "l")
+            return make(path, key)
+
+        with contextlib.ExitStack() as others:
+            identity._make_key = slowly
+            publish("name", 1)
+            assert os.listdir(run / "crews") == ["lock.l"]
+        identity._make_key = make
+
+    with using(run) as one:
+        one.call(meet_a_faster_one)
+        assert one.call(said) == ""
 
 
 def test_a_folder_that_cannot_be_made_again(tmp_path: Path) -> None:

@@ -363,27 +363,30 @@ def _choose() -> _Place:
     try:
         path.lstat()
     except FileNotFoundError:
-        _make_key(path, os.urandom(KEY_NBYTES))
-        _tell_left_behind(folder)
+        left = _left_behind(folder)  # before there is a key: processes that read it remove files of their own
+        if _make_key(path, os.urandom(KEY_NBYTES)) and left:
+            _tell_left_behind(folder, left)
     except OSError:  # for example a folder that cannot be entered; `read_key` raises the reason
         pass
     return _Place(read_key(path), folder)
 
 
-def _tell_left_behind(folder: Path) -> None:
-    """Warn if living processes use a runtime folder that was removed, since this process has made a new key."""
+def _left_behind(folder: Path) -> list[str]:
+    """Return the ids of the living processes that use a runtime folder that was removed."""
     places = tuple(f"{each}/" for each in {folder, *_candidates()})
     pids = [pid for pid in os.listdir("/proc") if pid.isdecimal()] if os.path.isdir("/proc") else []
-    left = [pid for pid in pids if any(_removed_files(pid, places))]
-    if left:
-        _log.warning(
-            "process %d has made a new key in %s, since the runtime folder was removed while other processes use it: "
-            "%s. Their names are not found any more, and a lock or channel of theirs and one that is made now under "
-            "the same name are two. Restart them",
-            os.getpid(),
-            folder,
-            ", ".join(left),
-        )
+    return [pid for pid in pids if any(_removed_files(pid, places))]
+
+
+def _tell_left_behind(folder: Path, left: list[str]) -> None:
+    _log.warning(
+        "process %d has made a new key in %s, since the runtime folder was removed while other processes use it: "
+        "%s. Their names are not found any more, and a lock or channel of theirs and one that is made now under "
+        "the same name are two. Restart them",
+        os.getpid(),
+        folder,
+        ", ".join(left),
+    )
 
 
 def _removed_files(pid: str, places: tuple[str, ...]) -> Iterator[str]:
@@ -410,7 +413,8 @@ def sealing() -> Seal:
     return seal
 
 
-def _make_key(path: Path, key: bytes) -> None:
+def _make_key(path: Path, key: bytes) -> bool:
+    """Make the key. Returns False if there is one by now."""
     import tempfile  # slow to import, and needed once
 
     # Write another file and link it. So everybody sees no file or a whole one, and one of two makers wins.
@@ -419,14 +423,14 @@ def _make_key(path: Path, key: bytes) -> None:
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(key)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                pass
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
         finally:
             os.unlink(temporary)
     except OSError as error:
         raise from_os_error(error, f"making the key {path}") from error
+    return True
 
 
 def read_key(path: Path) -> bytes:
