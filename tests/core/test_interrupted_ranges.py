@@ -14,6 +14,7 @@ import pytest
 import xpushare as xs
 from interrupting import Handler, Interrupt
 from sampling import sampled
+from xpushare.sharing import node
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted finalisers
 steps = pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.exhaustive)])
@@ -228,6 +229,12 @@ GROWS: dict[str, Callable[[xs.VirtualRange, xs.VirtualRange], Any]] = {
 }
 
 
+def exports() -> int:
+    gc.collect()
+    xs.trim()
+    return len(node.current().table().exports())
+
+
 def grown(device: str) -> tuple[xs.VirtualRange, xs.ArrayHandle, xs.VirtualRange]:
     """A growable range of two granules, and a follower that has one more and one less to map."""
     one = granule(device)
@@ -244,8 +251,11 @@ def grown(device: str) -> tuple[xs.VirtualRange, xs.ArrayHandle, xs.VirtualRange
 
 @steps
 @pytest.mark.parametrize("name", GROWS)
-def test_an_interrupted_growth(device: str, name: str, step: int) -> None:
+def test_an_interrupted_growth(device: str, name: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _what: None)  # interrupted finalisers, whose frames would stay
+
     def run(nth: int) -> int:
+        exports_before = exports()
         place, handle, follower = grown(device)
         before = place.nbytes, follower.nbytes
         told = follower.changed.pending
@@ -265,6 +275,8 @@ def test_an_interrupted_growth(device: str, name: str, step: int) -> None:
         handle.close()
         follower.close()
         place.close()
+        del place, handle, follower
+        assert exports() == exports_before, f"interrupted at point {nth}"
         return interrupt.left
 
     each_point(run, step)

@@ -63,10 +63,22 @@ class Growth:
     `pieces` is the list of the range's mappings itself, so that no interrupt can come between the two.
     """
 
-    __slots__ = ("_bytes", "changed", "directory", "follows", "lock", "nbytes", "pieces", "read_only", "telling")
+    __slots__ = (
+        "_bytes",
+        "changed",
+        "directory",
+        "exports",
+        "follows",
+        "lock",
+        "nbytes",
+        "pieces",
+        "read_only",
+        "telling",
+    )
 
     def __init__(self, pieces: list[Mapped], directory: Range, changed: Opened, follows: bool, read_only: bool) -> None:
         self.pieces: Final = pieces
+        self.exports: Final[list[Implicit]] = []  # of the pieces, and of those that are not mapped any more
         self.directory: Final = directory
         self.changed: Final = changed
         self.follows: Final = follows
@@ -91,6 +103,17 @@ class Growth:
     def length(self) -> int:
         """Return the length of the range in bytes. After an interrupt, no more than is mapped."""
         return min(self.nbytes, self.mapped())
+
+    def end_exports(self) -> None:
+        """End the exports of the pieces that are not mapped any more. They do not wait for their finalisers, which an
+        interrupt can prevent.
+        """
+        if len(self.exports) > len(self.pieces):
+            mapped = {each.piece.export for each in self.pieces}
+            for each in self.exports[:]:
+                if each not in mapped:
+                    each.end()
+                    self.exports.remove(each)
 
     def write(self, place: int, raw: bytes) -> None:
         """Write a directory entry. Followers do not see the entry until a header counts it."""
@@ -170,6 +193,7 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
     _own(growth, "grow")
     count = _amount(nbytes)
     with physical.exclusive(growth.lock):
+        growth.end_exports()
         mapped = growth.mapped()
         wanted = growth.length() + count
         if wanted > reserved.nbytes:
@@ -184,6 +208,7 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
             piece = -(-part // reserved.granularity) * reserved.granularity
             held = physical.create(piece, reserved.device, reserved.context, True)
             export = Implicit(physical.get, held)
+            growth.exports.append(export)
             raw = bytes(export.handle)
             growth.write(place, raw)
             _add(reserved, growth, held, "rw", _Piece(raw, export))
@@ -244,6 +269,7 @@ def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
         # First the directory: the pieces' handles are withdrawn when the pieces are unmapped. An interrupt between the
         # two leaves pieces that the next call uses or unmaps.
         _drop(reserved, growth, keep, lambda: growth.publish(keep, left))
+        growth.end_exports()
 
 
 @operation(
