@@ -178,6 +178,8 @@ class Changes:
             if _removed(events):
                 self._inotify = None
                 self._removed, self._nap = time.monotonic(), 0.001
+        elif self._removed is None and self._again is not None and not os.path.lexists(self._folder):
+            self._removed = time.monotonic()
         if self._removed is not None and self._again is not None and self._removal_is_complete(self._removed):
             self._again()
             self._removed = None
