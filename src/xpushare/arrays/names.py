@@ -148,6 +148,8 @@ def _give(handle: Handle | ArrayHandle[Any]) -> None:
 
 
 def _versions_argument(versions: int) -> int:
+    if isinstance(versions, bool):
+        raise InvalidArgumentError("versions is an integer, not bool")
     words = f"is how many to keep, from 1 to {naming.VERSIONS_MOST}"
     return integer("versions", versions, lambda count: 1 <= count <= naming.VERSIONS_MOST, words)
 
