@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -65,6 +66,22 @@ def test_an_array_that_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None
     xs.share(array, copy=True).close()
     del array
     assert seen() is None
+
+
+def memory_files() -> int:
+    xs.trim()
+    links = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
+    return sum("memfd" in os.readlink(each) for each in links if os.path.lexists(each))
+
+
+def test_a_channel_whose_slots_are_too_large() -> None:
+    """The error keeps no memory of the control words, which were allocated first."""
+    xs.Channel.create(None, 4).close()
+    before = memory_files()
+    with pytest.raises(xs.OutOfMemoryError) as kept_error:
+        xs.Channel.create(None, 1 << 40)
+    assert memory_files() == before
+    assert kept_error.value.__traceback__ is not None
 
 
 def test_a_tree_at_no_stream() -> None:

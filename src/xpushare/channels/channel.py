@@ -159,7 +159,10 @@ class Channel(Advised, Awaitable):
 
         def allocate() -> list[Range]:
             words = memory.allocate("host", _native.channel_nbytes(geometry.numbers), "native_cpu:0", None)
-            return [words, memory.allocate("device", geometry.total, geometry.device, None)]
+            try:
+                return [words, memory.allocate("device", geometry.total, geometry.device, None)]
+            finally:
+                del words  # otherwise they would last as long as the exception
 
         def join(crew: Crew, fresh: bool) -> Self:
             if fresh:
