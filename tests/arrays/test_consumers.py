@@ -302,6 +302,36 @@ def test_without_torch_nobody_is_warned() -> None:
         assert not child.call(ask)
 
 
+def refuse_negative_strides() -> None:
+    import torch
+
+    values = np.asarray(xs.array([[1, 2, 3], [4, 5, 6]]))
+    for view in (values[::-1], values[:, ::-2], values[::-1].T):
+        with xs.share(view) as handle, xs.share([view, values]) as tree, xs.attach(handle) as array:
+            assert np.array_equal(np.from_dlpack(array), view)
+            assert np.array_equal(np.from_dlpack(array, copy=True), view)
+            for ask in (
+                lambda: torch.from_dlpack(array),
+                lambda: torch.from_dlpack(array, device="cpu"),
+                lambda: torch.from_dlpack(array, copy=True),
+                lambda: torch.utils.dlpack.from_dlpack(array.__dlpack__()),
+                lambda: xs.attach(handle, like=torch),
+                lambda: xs.attach(tree, like=torch),
+                lambda: xs.attach(tree, like=torch, only=["0"]),
+            ):
+                with pytest.raises(BufferError, match="negative strides"):
+                    ask()
+    for view in (values[:0][::-1], values[:1][::-1]):
+        with xs.share([view]) as handle:
+            assert xs.attach(handle, like=torch)[0].tolist() == view.tolist()
+
+
+def test_negative_strides_do_not_end_a_process_with_torch() -> None:
+    needs("torch")
+    with Child() as child:
+        child.call(refuse_negative_strides)
+
+
 @pytest.mark.parametrize("dtype", ["S3", "M8[s]", ">i4", "V4", [("a", "i4")]])
 def test_dlpack_refuses_what_it_has_no_type_for(dtype: object) -> None:
     with pytest.raises(BufferError, match="DLPack"):

@@ -177,7 +177,7 @@ static void delete_held(dl_versioned *tensor)
 bool xp_whole_steps(unsigned ndim, const int64_t *dims, uint32_t itemsize)
 {
     for (unsigned i = 0; i < ndim; i++)
-        if (dims[ndim + i] % itemsize)
+        if (dims[ndim + i] < 0 || dims[ndim + i] % itemsize) /* torch ends the process at a negative stride */
             return false;
     return true;
 }

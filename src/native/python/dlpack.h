@@ -64,7 +64,7 @@ const dl_exchange *xp_exchange_of(PyObject *capsule); /* dlpack.c; NULL if it ha
 typedef struct xp_holder xp_holder;
 xp_holder *xp_held_by(PyObject *owner, uint64_t address, dl_device device); /* NULL with an exception */
 void xp_let_go(xp_holder *held); /* from any thread, with or without Python's lock */
-bool xp_whole_steps(unsigned ndim, const int64_t *dims, uint32_t itemsize); /* whether DLPack can express its strides */
+bool xp_whole_steps(unsigned ndim, const int64_t *dims, uint32_t itemsize); /* whether DLPack and torch take its strides */
 /* Make a tensor at `offset` from the holder's address. `dims`: the shape, then the strides in bytes. Returns NULL
  * with an exception. */
 PyObject *xp_tensor(const dl_exchange *api, xp_holder *held, uint64_t offset, unsigned ndim, const int64_t *dims,

@@ -498,6 +498,10 @@ class SharedArray(ArrayState, Holder[Range]):
     ) -> Any:
         if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and use(self).read_only:
             _warn_torch()
+        if max_version is None or (max_version == (1, 0) and dl_device is not None and copy is not None):
+            use(self)
+            if min(array_strides(self), default=0) < 0:
+                _refuse_torch(array_shape(self), array_strides(self))
         if dl_device is not None and dl_device is not _LEFT_OUT:
             here = self.__dlpack_device__()
             if not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
@@ -776,6 +780,17 @@ def _warn_torch() -> None:
         import warnings
 
         warnings.warn(_TORCH_WRITES, stacklevel=4)  # the caller of from_dlpack
+
+
+def _refuse_torch(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Raise `BufferError` for negative strides, at which `torch.from_dlpack` ends the process. The call is recognised
+    as in `_warn_torch`. Older versions of torch ask for no DLPack version at all.
+    """
+    if "torch" in sys.modules and extent(shape, strides, 1)[0] < 0:
+        raise BufferError(
+            f"torch takes no negative strides, and this array has strides {strides}: torch.from_numpy(np.asarray(a)"
+            ".copy()) makes a tensor of a copy"
+        )
 
 
 def _given(thing: Memory | SharedArray, name: str) -> dict[str, Any]:
