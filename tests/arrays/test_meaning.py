@@ -357,3 +357,36 @@ def test_exceptions_of_other_libraries_are_documented_errors(take: Take) -> None
         for error in (ValueError("no"), TypeError("no"), RuntimeError("no"), RecursionError(), OverflowError("no")):
             with pytest.raises(xs.XpuShareError):
                 take(Raises(name, error))
+
+
+class Shaped:
+    """An object whose DLPack capsule has this shape and these strides."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.values = np.arange(4.0)
+        self._layout = shape, strides
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return dlpack_capsule(self, self.values.ctypes.data, (1, 0), (2, 64, 1), *self._layout, False, False)
+
+
+@pytest.mark.parametrize("take", [each for each in EVERY if each is not received_in_frame])
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((1,), (1 << 60,)),
+        ((1, 4), (-(1 << 62), 1)),
+        ((1,), (-(1 << 63),)),
+        ((0,), (1 << 61,)),
+        ((1 << 62, 0, 1 << 62), (1, 1, 1)),
+        ((0, 1 << 62), (1, 1)),
+    ],
+)
+def test_shapes_and_strides_beyond_64_bits_are_refused(
+    take: Take, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    with pytest.raises(xs.InvalidArgumentError):
+        take(Shaped(shape, strides))

@@ -57,6 +57,7 @@ _DIFFERS: Final = "requires_grad"
 _NEGATED: Final = "is_neg"
 _EXCHANGE: Final = "__dlpack_c_exchange_api__"
 _ADDRESSES: Final = 1 << 64
+_STRIDES: Final = 1 << 63
 _address: Final = operator.attrgetter("address")
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
@@ -257,13 +258,18 @@ def _is_possible(found: Described) -> bool:
 
 @functools.lru_cache(1024)
 def _span_of(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int] | None:
-    """Return the bytes that the elements span, relative to the first one, or None for a shape of no array."""
-    return None if min(shape, default=0) < 0 else extent(shape, strides, itemsize)
+    """Return the bytes that the elements span, relative to the first one, or None if no array has this shape and these
+    strides.
+    """
+    if min(shape, default=0) < 0 or max(map(abs, strides), default=0) >= _STRIDES:
+        return None
+    return extent(as_shape(shape), strides, itemsize)
 
 
 def _words_for(found: Described) -> str:
     where = found.located()
-    return f"{where.nbytes} bytes at address {where.address:#x}, in the shape {found.shape}"
+    layout = f"in the shape {found.shape} with the strides {found.strides}"
+    return f"{where.nbytes} bytes at address {where.address:#x}, {layout}"
 
 
 def expect_readable(array: Any, found: Described, low: int, high: int) -> None:
