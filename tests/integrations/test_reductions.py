@@ -170,7 +170,8 @@ def test_buffers_stay_buffers() -> None:
 def test_negated_tensors_keep_their_values() -> None:
     pairs = torch.view_as_complex(torch.from_dlpack(xs.zeros((3, 2), "f4")))
     pairs.copy_(torch.complex(torch.ones(3), torch.tensor([4.0, 5.0, 6.0])))
-    for sent in (pairs.conj().imag, pairs.conj(), torch._neg_view(torch.ones(2))):
+    zeros = torch._efficientzerotensor((2, 3))
+    for sent in (pairs.conj().imag, pairs.conj(), torch._neg_view(torch.ones(2)), zeros, torch.nn.Parameter(zeros[1:])):
         assert torch.equal(ForkingPickler.loads(bytes(ForkingPickler.dumps(sent))), sent)
 
 

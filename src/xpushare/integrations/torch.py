@@ -185,7 +185,9 @@ class _Reduction:
 
     def __call__(self, tensor: Any) -> Any:
         dtype = tensor.dtype
-        if type(tensor) in _TYPES and (tensor.is_neg() or (dtype not in _PLAIN and tensor.is_conj())):
+        if type(tensor) in _TYPES and (
+            tensor.is_neg() or tensor._is_zerotensor() or (dtype not in _PLAIN and tensor.is_conj())
+        ):
             return self._before(_resolved(tensor))  # torch's own way loses what it computes when it is read
         if (
             type(tensor) not in _TYPES
@@ -224,7 +226,7 @@ class _Reduction:
 
 def _resolved(tensor: Any) -> Any:
     """Return the tensor or parameter with its values in memory."""
-    found = tensor.resolve_conj().resolve_neg()
+    found = tensor.clone() if tensor._is_zerotensor() else tensor.resolve_conj().resolve_neg()
     return torch.nn.Parameter(found.detach(), tensor.requires_grad) if type(tensor) is torch.nn.Parameter else found
 
 
