@@ -444,3 +444,31 @@ def test_a_sparse_matrix() -> None:
         for call in xs.array, xs.share:
             with pytest.raises(xs.InvalidArgumentError, match=r"is sparse: share x\.toarray\(\)"):
                 call(make(np.eye(2)))
+
+
+def test_columns_whose_names_repeat_keep_their_values() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table([[(1 << 53) + 1, 2], [0.5, 1.5]], names=["a", "a"])
+    with pytest.raises(xs.InvalidArgumentError, match="column 'a' has integers"):
+        xs.array(table)
+
+
+class SameNames:
+    """A data frame as pandas has it: two columns of one name."""
+
+    columns = ("a", "a")
+
+    @property
+    def iloc(self) -> Any:
+        return self
+
+    def __getitem__(self, at: Any) -> Any:
+        return SameNames() if isinstance(at, str) else (np.array([(1 << 53) + 1]), np.array([0.5]))[at[1]]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array([[(1 << 53) + 1, 0.5]], dtype)
+
+
+def test_frames_whose_names_repeat_keep_their_values() -> None:
+    with pytest.raises(xs.InvalidArgumentError, match="column 'a' has integers"):
+        xs.array(SameNames())

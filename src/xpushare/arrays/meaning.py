@@ -110,9 +110,17 @@ def _columns_of(x: Any) -> list[tuple[str, Any, str]]:
     for name in _COLUMNS:
         names = getattr(x, name, None)
         if names is not None and not callable(names) and hasattr(type(x), "__getitem__"):
-            return [(f"column {each!r}", column := x[each], _type_of(column)) for each in names]
+            columns = [_column(x, number, each) for number, each in enumerate(names)]
+            return [(f"column {each!r}", one, _type_of(one)) for each, one in zip(names, columns, strict=True)]
     own: Any = getattr(x, "name", None)
     return [(f"column {own!r}" if own and isinstance(own, str) else f"this {type(x).__name__}", x, _type_of(x))]
+
+
+def _column(x: Any, number: int, name: Any) -> Any:
+    """Return a column, by its number where the library has that, since names may repeat."""
+    if hasattr(x, "iloc"):  # pandas
+        return x.iloc[:, number]
+    return x.column(number) if callable(getattr(x, "column", None)) else x[name]  # pyarrow, polars
 
 
 def _type_of(column: Any) -> str:
