@@ -35,7 +35,7 @@ from xpushare.keeper import process
 from xpushare.objects.message import text_of
 from xpushare.sharing import handle, keeping, naming, node
 
-ENGINE = Path(__file__).parents[2] / "src" / "native" / "engine"
+ENGINE = Path(__file__).parents[2] / "src" / "engine"
 # Structures, and enumerations by their first names, that stay in one process.
 LOCAL = {"xp_crew", "xp_end", "xp_frame", "XP_CREW_WATCHED", "XP_LOCK_HELD", "XP_GOT"}
 VERSIONS = {

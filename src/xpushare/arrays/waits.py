@@ -101,8 +101,6 @@ async def any_of(objects: Iterable[Any]) -> list[Any]:
         1
     """
     wanted = _Wanted(objects)
-    if wanted.vacuous():
-        events.warn_vacuous("any_of([event])", "any_of([(event, 1)])", stacklevel=3)
     while not (found := wanted.ready()):
         with wanted.waiting(_LOOK) as (poll, limit):
             if limit:

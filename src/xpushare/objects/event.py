@@ -203,10 +203,7 @@ class Event(Exportable[Opened]):
             ...     event.done
             True
         """
-        event = use(self)
-        if at_least is None and not event.timeline.slot.pending:
-            core.warn_vacuous("await event", "await event.reached(1)", stacklevel=3)
-        await core.reached(event, at_least)
+        await core.reached(use(self), at_least)
 
     # Any: None, of which type checkers would say that it cannot be awaited.
     def recovered(self, timeout: float | None = None) -> Awaitable[None] | Any:
@@ -243,7 +240,7 @@ class Event(Exportable[Opened]):
         return core.recovered(use(self), timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return self.reached(self.pending or None).__await__()
+        return self.reached(self.pending).__await__()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("an Event has no truth value: did you mean event.done?")

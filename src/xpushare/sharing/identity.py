@@ -364,7 +364,7 @@ def _choose() -> _Place:
         path.lstat()
     except FileNotFoundError:
         left = _left_behind(folder)  # before there is a key: processes that read it remove files of their own
-        if _make_key(path, os.urandom(KEY_NBYTES)) and left:
+        if _make_key(path) and left:
             _tell_left_behind(folder, left)
     except OSError:  # for example a folder that cannot be entered; `read_key` raises the reason
         pass
@@ -413,8 +413,8 @@ def sealing() -> Seal:
     return seal
 
 
-def _make_key(path: Path, key: bytes) -> bool:
-    """Make the key. Returns False if there is one by now."""
+def _make_key(path: Path, key: bytes | None = None) -> bool:
+    """Make the file of a key, by default of a new one. Returns False if there is one by now."""
     import tempfile  # slow to import, and needed once
 
     # Write another file and link it. So everybody sees no file or a whole one, and one of two makers wins.
@@ -422,7 +422,7 @@ def _make_key(path: Path, key: bytes) -> bool:
         fd, temporary = tempfile.mkstemp(dir=path.parent)
         try:
             with os.fdopen(fd, "wb") as file:
-                file.write(key)
+                file.write(os.urandom(KEY_NBYTES) if key is None else key)
             os.link(temporary, path)
         except FileExistsError:
             return False

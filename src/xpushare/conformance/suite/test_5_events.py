@@ -269,8 +269,7 @@ def test_wait(pair: Pair) -> None:
 def test_awaiting(pair: Pair) -> None:
     async def scenario() -> None:
         with xs.Event(pair.exporter) as event, held(pair.exporter) as gate:
-            with pytest.warns(UserWarning, match="returns at once"):
-                await event
+            await event
             await event.reached(0)
             gate.queue.signal(event)
             with pytest.raises(TimeoutError):
