@@ -216,10 +216,10 @@ def test_processes_that_start_together_are_not_told(run: Path) -> None:
 
         make = identity._make_key
 
-        def slowly(path: Path, key: bytes) -> bool:
+        def slowly(path: Path) -> bool:
             faster = others.enter_context(using(run))
             faster.call(take, "l")
-            return make(path, key)
+            return make(path)
 
         with contextlib.ExitStack() as others:
             identity._make_key = slowly
