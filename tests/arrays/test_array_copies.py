@@ -320,6 +320,11 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "arrays": ([np.array([BIG]), np.array([0.5])], f"{BIG}"),
     "text": ([1, "a"], "1 would become text"),
     "bytes": ([b"a", "b"], "would become text"),
+    "text that ends in NUL": (["a\0", "bb"], "drops the NUL"),
+    "bytes that end in NUL": ([[b"a\0", b"bb"]], "drops the NUL"),
+    "masked arrays": ([np.ma.array([1, 2], mask=[False, True])] * 2, "has a mask"),
+    "masked arrays, nested": ([[np.ma.array([1, 2], mask=[False, True])]], "has a mask"),
+    "matrices": ((np.asarray(3), np.zeros(2).view(type("Units", (np.ndarray,), {}))[0:1].reshape(())), "Units is a"),
 }
 
 
@@ -330,12 +335,19 @@ def test_lists_whose_values_would_change(what: str) -> None:
         xs.array(x)
     dtype = np.asarray(x).dtype
     assert np.array_equal(np.asarray(xs.array(x, dtype=dtype)), np.asarray(x, dtype))
-    if dtype.kind != "U":
+    if dtype.kind not in "US":
         with (
             xs.Channel.create(None, np.asarray(x).shape, dtype) as ch,
             pytest.raises(xs.InvalidArgumentError, match=match),
         ):
             ch.send(x)
+
+
+def test_lists_of_tensors_keep_their_integers() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(xs.InvalidArgumentError, match=f"{BIG}"):
+        xs.array([torch.tensor(BIG), torch.tensor(0.5)])
+    assert np.asarray(xs.array([torch.tensor(1), torch.tensor(0.5)])).tolist() == [1, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ class Exchange:
 
 
 def refuse_wrong_addresses(takes: list[Take], end: int) -> None:
-    """`end` is where a page ends behind which there is none."""
+    """`end` is where a page ends behind which none can be read."""
     for take in takes:
         for make in (Interface, Exchange):
             for address in (0, 8, 400, end - 8, (1 << 64) - 8, 1 << 47, 0xDEAD0000000):
@@ -137,11 +137,11 @@ def refuse_wrong_addresses(takes: list[Take], end: int) -> None:
 
 
 def at_the_end() -> int:
-    """Return an address behind which no page is mapped."""
+    """Return an address behind which no page can be read. It stays reserved, so that nothing else comes there."""
     page = mmap.PAGESIZE
     base = mmap.mmap(-1, 2 * page)
     at = ctypes.addressof(ctypes.c_char.from_buffer(base)) + page
-    assert ctypes.CDLL(None).munmap(ctypes.c_void_p(at), page) == 0
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(at), page, 0) == 0
     KEPT.append(base)
     return at
 

@@ -154,7 +154,7 @@ def lost_by_numpy(x: Any, made: Any) -> str | None:
     """
     columns = _columns_of(x)
     if not any(kind for _, _, kind in columns):
-        return _lost_of_list(x, made)
+        return _refused_in(x) or _lost_of_list(x, made)
     for where, column, kind in columns:
         if _has_missing(column):
             return f"{where} has missing values, which NumPy's {made.dtype} cannot tell from others"
@@ -181,6 +181,19 @@ def numpy_converts(x: Any) -> bool:
     return not found and hasattr(kind, "__array__")
 
 
+def _refused_in(x: Any) -> str | None:
+    """Return why an array in a list loses its meaning, or None if none does."""
+    if type(x) not in (list, tuple):
+        return None
+    for kind in {type(each) for each in x}:
+        if kind in (list, tuple) or callable(_class_of(kind)):
+            for each in x:
+                why = None if type(each) is not kind else _refused_in(each) if kind in (list, tuple) else refusal(each)
+                if why is not None:
+                    return why
+    return None
+
+
 def _lost_of_list(x: Any, made: Any) -> str | None:
     if made.dtype.kind not in "fcUS":
         return None
@@ -195,13 +208,21 @@ def _lost_of_list(x: Any, made: Any) -> str | None:
         if text is not None:
             if not isinstance(given, text):
                 return f"the elements are of several types, and {given!r:.100} would become text"
-        elif type(given) is float or not isinstance(given, Integral):
+            if given != value:
+                return f"NumPy drops the NUL characters at the end of {given!r:.100}"
+        elif type(given) is float or not isinstance(number := _number(given), Integral):
             integers = False
-        elif int(given) != value:
-            return f"the integer {given} is no {made.dtype}"
+        elif int(number) != value:
+            return f"the integer {number} is no {made.dtype}"
     if integers and text is None:
         return f"no integer type of NumPy has all of these integers, which would become {made.dtype}"
     return None
+
+
+def _number(given: Any) -> Any:
+    """Return the number of an array without dimensions, such as a tensor, and anything else unchanged."""
+    item = getattr(given, "item", None)
+    return item() if callable(item) and getattr(given, "ndim", None) == 0 else given
 
 
 def objects_named(values: Any) -> str:
