@@ -185,7 +185,8 @@ def _refused_in(x: Any) -> str | None:
     """Return why an array in a list loses its meaning, or None if none does."""
     if type(x) not in (list, tuple):
         return None
-    for kind in {type(each) for each in x}:
+    kinds: set[Any] = {type(each) for each in x}
+    for kind in kinds:
         if kind in (list, tuple) or callable(_class_of(kind)):
             for each in x:
                 why = None if type(each) is not kind else _refused_in(each) if kind in (list, tuple) else refusal(each)

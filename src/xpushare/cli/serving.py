@@ -60,7 +60,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 except OSError:
                     pass  # the client has closed it
 
-    def handle_error(self, _request: Any, _client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         error = sys.exception()
         if not isinstance(error, OSError):  # otherwise the client is gone, or was too slow
             print(f"xpushare: a request failed: {error!r}", file=sys.stderr)

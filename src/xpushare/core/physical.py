@@ -459,7 +459,7 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     with reserved.changing():
         reserved.settle()
         found = reserved.whole(at, nbytes)
-        before = [mapped.access for mapped in found]
+        before: list[Access] = [mapped.access for mapped in found]
         reserved.unsettled = at, nbytes
         try:
             if wanted != "rw":

@@ -117,7 +117,7 @@ def _goes_to_family() -> bool:
     """Return whether a queue, a pool or the start of a process of `multiprocessing` pickles, so that only this process,
     its parents and their children can receive what is pickled. False if that is not known, as for a connection.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if name in _FAMILY:

@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Final, final
 
 from xpushare._native import Exported
@@ -41,7 +41,7 @@ _WANT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @contextlib.contextmanager
-def unharmed(what: str) -> Iterator[None]:
+def unharmed(what: str) -> Generator[None]:
     """Report an exception of the block, whatever it is, and go on. The keeper must not end by one client's or one
     name's fault. `what` says what the block does.
     """
