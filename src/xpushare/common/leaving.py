@@ -54,7 +54,7 @@ class Notice:
         if time.monotonic() >= self._at:
             self._at = math.inf
             _log.warning(
-                f"process %d waits up to %.0f s at its exit for {what}. Ctrl-C ends the wait, and XPUSHARE_LINGER says "
+                f"process %d waits up to %d s at its exit for {what}. Ctrl-C ends the wait, and XPUSHARE_LINGER says "
                 "how long it may take (0: no wait)",
                 os.getpid(),
                 seconds,
