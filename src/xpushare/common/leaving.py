@@ -57,7 +57,7 @@ class Notice:
                 f"process %d waits up to %d s at its exit for {what}. Ctrl-C ends the wait, and XPUSHARE_LINGER says "
                 "how long it may take (0: no wait)",
                 os.getpid(),
-                seconds,
+                math.ceil(seconds),
                 *arguments,
             )
 
