@@ -11,7 +11,7 @@ import contextlib
 import importlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import xpushare as xs
 from xpushare.integrations._written import Written, lacks_part, named
@@ -205,8 +205,17 @@ def expect_all_taken(of_ranks: Iterable[dict[str, tuple[int, int]]]) -> None:
         )
 
 
+class _Update(Protocol):
+    changed: bool
+
+    def undo(self) -> None: ...
+
+
+_Updates = TypeVar("_Updates", bound=_Update)
+
+
 @contextlib.contextmanager
-def changing(*staged: Staged) -> Generator[Staged, None, None]:
+def changing(*staged: _Updates) -> Generator[_Updates, None, None]:
     """Yield the first one. If the block raises, make the models as they were. If one of them has changed already, end
     this process of the engine, and the engine with it, since it must not serve a mixture.
     """

@@ -33,11 +33,12 @@ def _numel(regions: Iterable[_Region]) -> int:
 
 class Written(_dispatch.TorchDispatchMode):  # type: ignore[misc]
     """Records which elements of the targets are written, and which elements of the sources are read for that, while it
-    is the current dispatch mode.
+    is the current dispatch mode. With `writes=False`, the targets stay as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, writes: bool = True) -> None:
         super().__init__()
+        self._writes = writes
         self._to: dict[int, set[_Region]] = {}  # by storage
         self._read: dict[int, set[_Region]] = {}
         self._sources: dict[int, tuple[str, Any] | None] = {}  # None if several of them share a storage
@@ -48,6 +49,11 @@ class Written(_dispatch.TorchDispatchMode):  # type: ignore[misc]
             self._targets.append(each)
             self._to.setdefault(_storage(each), set())
 
+    def forget(self) -> None:
+        """Forget what was written so far."""
+        for regions in self._to.values():
+            regions.clear()
+
     def each(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         """Yield the weights, and record how much of each of them is read."""
         for name, tensor in weights:
@@ -56,13 +62,17 @@ class Written(_dispatch.TorchDispatchMode):  # type: ignore[misc]
             yield name, tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _COPY or func in _FILLS:
+        if func is _COPY or func in _FILLS or (not self._writes and _changes_first(func)):
             found = self._to.get(_storage(args[0]))
             if found is not None:
                 found.add(_region(args[0]))
                 if func is _COPY:
                     _expect_dtype(args[0].dtype, args[1].dtype)
                     self._read.setdefault(_storage(args[1]), set()).add(_region(args[1]))
+                if not self._writes:
+                    if func is _COPY:
+                        args[1].expand(args[0].shape)  # raises what the copy would
+                    return args[0]
         return func(*args, **(kwargs or {}))
 
     def of(self, target: Any) -> set[_Region]:
@@ -76,6 +86,12 @@ class Written(_dispatch.TorchDispatchMode):  # type: ignore[misc]
             if source is not None and 0 < taken < source[1].numel():
                 found[source[0]] = taken, source[1].numel()
         return found
+
+
+def _changes_first(func: Any) -> bool:
+    """Return whether an operator changes its first argument in place."""
+    first = func._schema.arguments[:1]
+    return bool(first and first[0].alias_info is not None and first[0].alias_info.is_write)
 
 
 def _region(tensor: Any) -> _Region:

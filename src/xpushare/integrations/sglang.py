@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import xpushare as xs
 from xpushare import adapters
+from xpushare.integrations import _sglang_session as _session
 from xpushare.integrations._after_import import after_import
 
 __all__ = ["install", "plugin"]
@@ -50,7 +51,7 @@ def install(*, opens: int = 1) -> None:
     importlib.import_module("xpushare.integrations.torch").install(opens=opens)
     _opens = opens
     _register()
-    importlib.import_module("sglang.srt.plugins.hook_registry").HookRegistry.apply_hooks()
+    _registry().apply_hooks()
 
 
 def _register() -> None:
@@ -59,17 +60,35 @@ def _register() -> None:
     importlib.import_module(f"{_UTILS}.common").SafeUnpickler.ALLOWED_GLOBALS |= _GLOBALS
     _hook(f"{_UTILS}.patch_torch.monkey_patch_torch_reductions", _patch)
     _hook(f"{_BUCKET}.FlattenedTensorBucket.__init__", _init)
-    if _LISTS in sys.modules:
-        _hook(f"{_LISTS}.update_weights", _update_weights)
-    else:  # it imports all of the engine
-        after_import(_LISTS, lambda _module: _hook(f"{_LISTS}.update_weights", _update_weights).apply_hooks())
+    _hook_late(_LISTS, {"update_weights": _update_weights})
+    _hook_late(_session.MODULE, _session.HOOKS)
 
 
-def _hook(target: str, hook: Callable[..., Any]) -> Any:
-    hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
-    if all(each[1] is not hook for each in hooks.HookRegistry._hooks[target]):
-        hooks.HookRegistry.register(target, hook, hooks.HookType.AROUND)
-    return hooks.HookRegistry
+def _hook_late(module: str, hooks: dict[str, Callable[..., Any]]) -> None:
+    """Hook functions of a module that imports all of the engine, once the engine has imported it."""
+
+    def register() -> None:
+        for name, hook in hooks.items():
+            _hook(f"{module}.{name}", hook)
+
+    def register_and_apply(_module: Any) -> None:
+        register()
+        _registry().apply_hooks()
+
+    if module in sys.modules:
+        register()
+    else:
+        after_import(module, register_and_apply)
+
+
+def _registry() -> Any:
+    return importlib.import_module("sglang.srt.plugins.hook_registry").HookRegistry
+
+
+def _hook(target: str, hook: Callable[..., Any]) -> None:
+    kinds = importlib.import_module("sglang.srt.plugins.hook_registry").HookType
+    if all(each[1] is not hook for each in _registry()._hooks[target]):
+        _registry().register(target, hook, kinds.AROUND)
 
 
 def _patch(original: Callable[[], None]) -> None:

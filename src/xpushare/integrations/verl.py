@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 import xpushare as xs
-from xpushare.integrations import _engines
+from xpushare.integrations import _engines, _verl_worker
 from xpushare.integrations._after_import import after_import
 from xpushare.integrations._engines import torch
 
@@ -210,3 +210,4 @@ def _register(module: Any) -> None:
 after_import("verl.checkpoint_engine.base", _register)
 if "xpushare" in (each.strip() for each in os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "").lower().split(",")):
     after_import("verl.workers.rollout.vllm_rollout.bucketed_weight_transfer", _replace)
+    after_import("verl.workers.rollout.vllm_rollout.utils", _verl_worker.extend)
