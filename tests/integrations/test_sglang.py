@@ -158,6 +158,26 @@ def listed(count: int) -> tuple[bytes, list[int], list[int]]:
     return raw, found[0], trees
 
 
+UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
+MANAGER = "sglang.srt.managers.scheduler_components.weight_updater"
+
+
+def made_from_source(name: str, wanted: tuple[str, ...], **names: Any) -> ModuleType:
+    """A module of SGLang with only these classes and functions of its source, and what they use."""
+    import sglang
+
+    source = Path(sglang.__file__).parent.parent / f"{name.replace('.', '/')}.py"
+    tree = ast.parse(source.read_text())
+    tree.body = [each for each in tree.body if getattr(each, "name", None) in wanted]
+    assert len(tree.body) == len(wanted)
+    future = ast.ImportFrom("__future__", [ast.alias("annotations")], 0)
+    tree.body.insert(0, ast.fix_missing_locations(future))
+    made = sys.modules[name] = ModuleType(name)
+    vars(made).update(names)
+    exec(compile(tree, str(source), "exec"), vars(made))
+    return made
+
+
 def without_kernels() -> Any:
     """SGLang's `update_weights`, and what its engine makes of a list, from the package's own source. The rest of these
     modules wants a GPU's kernels, so two of the classes that they import are empty here.
@@ -165,20 +185,11 @@ def without_kernels() -> Any:
     import torch
     from sglang.srt.utils import MultiprocessingSerializer
 
-    updater = "sglang.srt.model_executor.model_runner_components.weight_updater"
-    if updater not in sys.modules:
-        import sglang
-
-        source = Path(sglang.__file__).parent.parent / f"{updater.replace('.', '/')}.py"
-        wanted = ("LocalSerializedTensor", "_unwrap_tensor")
-        tree = ast.parse(source.read_text())
-        tree.body = [each for each in tree.body if getattr(each, "name", None) in wanted]
-        assert len(tree.body) == len(wanted)
-        made = sys.modules[updater] = ModuleType(updater)
-        vars(made).update(
-            torch=torch, List=list, dataclass=dataclass, MultiprocessingSerializer=MultiprocessingSerializer
-        )
-        exec(compile(tree, str(source), "exec"), vars(made))
+    if UPDATER not in sys.modules:
+        made_from_source(
+            UPDATER, ("LocalSerializedTensor", "_unwrap_tensor"),
+            torch=torch, List=list, dataclass=dataclass, MultiprocessingSerializer=MultiprocessingSerializer,
+        )  # fmt: skip
         for name, kind in (("entrypoints.engine", "Engine"), ("managers.io_struct", "UpdateWeightsFromTensorReqInput")):
             module = sys.modules[f"sglang.srt.{name}"] = ModuleType(name)
             setattr(module, kind, SimpleNamespace)
@@ -276,6 +287,120 @@ def test_buckets_and_tensors_go_by_handle() -> None:
         trainer.kill()
         with pytest.raises(xs.HandleExpiredError):
             engine.call(loaded, raw)
+
+
+def scheduler(group: str) -> None:
+    """Make SGLang's own `SchedulerWeightUpdaterManager` and `WeightUpdater` for a small model, and load the plug-in."""
+    import contextlib
+    import dataclasses
+    import logging
+    import typing
+
+    import msgspec
+    import torch
+    from sglang.srt.utils import MultiprocessingSerializer
+    from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
+    from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket, FlattenedTensorMetadata
+
+    parallel = SimpleNamespace(tp_rank=0, pp_size=1, tp_group=SimpleNamespace(cpu_group=None))
+    context = sys.modules["sglang.srt.runtime_context"] = ModuleType("sglang.srt.runtime_context")
+    context.get_parallel = lambda: parallel  # type: ignore[attr-defined]
+    answers = sys.modules["sglang.srt.managers.io_struct"] = ModuleType("sglang.srt.managers.io_struct")
+    kinds = [f"{each}WeightUpdateReqOutput" for each in ("Begin", "End")] + ["UpdateWeightsFromTensorReqOutput"]
+    vars(answers).update(dict.fromkeys(kinds, SimpleNamespace))
+    common = {
+        **vars(typing), "torch": torch, "dataclass": dataclasses.dataclass, "field": dataclasses.field,
+        "get_parallel": context.get_parallel, "logger": logging.getLogger("test"),
+    }  # fmt: skip
+    updater = made_from_source(
+        UPDATER, ("WeightUpdater", "LocalSerializedTensor", "_unwrap_tensor"), **common,
+        MultiprocessingSerializer=MultiprocessingSerializer, FlattenedTensorBucket=FlattenedTensorBucket,
+        FlattenedTensorMetadata=FlattenedTensorMetadata, monkey_patch_torch_reductions=monkey_patch_torch_reductions,
+        DefaultModelLoader=SimpleNamespace(
+            restore_weights_before_loading=lambda *_: None, postprocess_weights=lambda *_: None
+        ),
+        post_load_weights=lambda _model: None, _unsupported_derived_weight_cache_error=lambda _model: None,
+        get_model=lambda: SimpleNamespace(weight_cache_mode="off"),
+    )  # fmt: skip
+    manager = made_from_source(
+        MANAGER, ("_parse_runner_selector", "_WeightUpdateSession", "SchedulerWeightUpdaterManager"), **common,
+        msgspec=msgspec, contextmanager=contextlib.contextmanager, time=importlib.import_module("time"),
+        **dict.fromkeys(kinds, SimpleNamespace),
+    )  # fmt: skip
+    load()
+    torch.distributed.init_process_group("gloo", f"file://{group}", rank=0, world_size=1)
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("first", "second"):
+                self.register_parameter(name, torch.nn.Parameter(torch.ones(4, 8)))
+
+        def load_weights(self, weights: Any) -> None:
+            for name, weight in weights:
+                parameter = self.get_parameter(name)
+                assert parameter.size() == weight.size()
+                parameter.data.copy_(weight)
+
+    class Worker:
+        def weight_update_runners(self) -> Any:
+            return [("target", SimpleNamespace(weight_updater=runner))]
+
+        def deserialize_own_rank(self, serialized: Any) -> Any:
+            return MultiprocessingSerializer.deserialize(serialized[0])
+
+    model = kept["model"] = Model()
+    runner = updater.WeightUpdater(
+        tp_rank=0, device="cpu", gpu_id=0, model_config=SimpleNamespace(quantization=None), custom_weight_loaders={},
+        get_model=lambda: model, update_model_fields=print, recapture_cuda_graph=print, get_model_runner=print,
+    )  # fmt: skip
+    kept["manager"] = manager.SchedulerWeightUpdaterManager(
+        tp_worker=Worker(), draft_worker=None, memory_saver_adapter=None, is_fully_idle=lambda: True,
+        flush_cache=lambda **_: True, scheduler=SimpleNamespace(record_weight_version_change=lambda **_: None),
+    )  # fmt: skip
+
+
+def bucket_of(number: float, shapes: dict[str, tuple[int, ...]]) -> bytes:
+    import torch
+    from sglang.srt.utils import MultiprocessingSerializer
+    from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
+
+    bucket = FlattenedTensorBucket([(name, torch.full(shape, number)) for name, shape in shapes.items()])
+    kept["bucket"] = bucket
+    payload = {"flattened_tensor": bucket.get_flattened_tensor(), "metadata": bucket.get_metadata()}
+    raw: bytes = MultiprocessingSerializer.serialize(payload)
+    return raw
+
+
+def updated(*messages: bytes) -> tuple[list[bool], set[float]]:
+    """One session: whether SGLang's manager took each message, and the values in the model at the end."""
+    manager = kept["manager"]
+    assert manager.begin_weight_update(SimpleNamespace(selector="all")).success
+    taken = [
+        manager.update_weights_from_tensor(
+            SimpleNamespace(
+                serialized_named_tensors=[raw], load_format="flattened_bucket", selector="all", weight_version=None,
+                flush_cache=True, torch_empty_cache=False,
+            )
+        ).success
+        for raw in messages
+    ]  # fmt: skip
+    assert manager.end_weight_update(SimpleNamespace()).success
+    return taken, {float(value) for each in kept["model"].parameters() for value in each.data.flatten()}
+
+
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    with (
+        Child(env={"SGLANG_PLUGINS": "xpushare"}, **SLOW) as engine,
+        Child(install, env={"SGLANG_PLUGINS": None}, **SLOW) as trainer,
+    ):
+        engine.call(scheduler, f"{tmp_path}/group")
+        first, second = {"first": (4, 8)}, {"second": (4, 8)}
+        for wrong in ({"second": (4, 7)}, {"third": (4, 8)}):
+            assert engine.call(updated, trainer.call(bucket_of, 2.0, first | wrong)) == ([False], {1.0})
+        assert engine.call(updated, trainer.call(bucket_of, 3.0, first | second)) == ([True], {3.0})
+        with pytest.raises(xs.InvalidArgumentError, match="Missing: second"):  # SGLang ends the engine
+            engine.call(updated, trainer.call(bucket_of, 4.0, first))
 
 
 def whole() -> tuple[bytes, bool]:
