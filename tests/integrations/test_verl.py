@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,6 +134,93 @@ def test_buckets_go_through_one_channel(tmp_path: Path) -> None:
         with pytest.raises(xs.PeerLostError):
             pending.result()
         trainer.kill()
+
+
+def worker(socket: str) -> None:
+    """Make verl's extension of vLLM's worker, from the source of the package, with a small model."""
+    import ast
+    import logging
+
+    import torch
+
+    transfer()
+    from verl.workers.rollout.vllm_rollout import weight_update_utils
+
+    from xpushare.integrations import _verl_worker
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("first", "second", "third"):
+                self.register_parameter(name, torch.nn.Parameter(torch.ones(256, 256)))
+
+        def load_weights(self, weights: Any) -> None:
+            for name, weight in weights:
+                parameter = self.get_parameter(name)
+                assert parameter.size() == weight.size()
+                parameter.data.copy_(weight)
+
+    source = Path(transfer().__file__ or "").with_name("utils.py")
+    tree = ast.parse(source.read_text())
+    tree.body = [each for each in tree.body if getattr(each, "name", None) == "vLLMColocateWorkerExtension"]
+    module = ModuleType(f"{_FOLDER}.utils")
+    vars(module).update(
+        torch=torch, is_quantized_model=lambda _config: False, patch_vllm_moe_model_weight_loader=lambda _model: None,
+        split_buffer_updates=weight_update_utils.split_buffer_updates, logger=logging.getLogger("test"),
+        apply_buffer_updates=weight_update_utils.apply_buffer_updates,
+    )  # fmt: skip
+    exec(compile(tree, str(source), "exec"), vars(module))
+    loading = sys.modules["vllm.model_executor.model_loader.utils"] = ModuleType("utils")
+    loading.process_weights_after_loading = lambda *_: None  # type: ignore[attr-defined]
+    _verl_worker.extend(module)
+
+    made = kept["worker"] = object.__new__(module.vLLMColocateWorkerExtension)
+    parallel = SimpleNamespace(world_size=1)
+    made.model_runner = SimpleNamespace(
+        model=Model(),
+        vllm_config=SimpleNamespace(parallel_config=parallel, speculative_config=None, model_config=None),
+    )
+    made.device, made._is_qat_model, made._is_modelopt_qat = torch.device("cpu"), False, False
+    made._get_zmq_handle = lambda: socket
+
+
+def updated() -> tuple[str, set[float]]:
+    """How the update ends, and the values in the model then. `SystemExit` ends vLLM's worker."""
+    failed = ""
+    try:
+        kept["worker"].update_weights_from_ipc()
+    except (Exception, SystemExit) as error:
+        failed = f"{type(error).__name__}: {error}"
+    model = kept["worker"].model_runner.model
+    return failed, {float(value) for each in model.parameters() for value in each.data.flatten()}
+
+
+def send_shapes(socket: str, number: float, shapes: dict[str, tuple[int, int]]) -> None:
+    import torch
+
+    made = ((name, torch.full(shape, number)) for name, shape in shapes.items())
+    asyncio.run(transfer().BucketedWeightSender(socket, 1).async_send_weights(made))
+
+
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    socket = f"ipc://{tmp_path}/weights"
+    fits = dict.fromkeys(("first", "second", "third"), (256, 256))  # each takes a frame
+    wrong = (256, 255)
+    with Child(env=ON, **SLOW) as trainer, Child(env=ON, **SLOW) as engine:
+        engine.call(worker, socket)
+        for shapes, number, fails, values in (
+            (fits | {"first": wrong}, 2.0, "InvalidArgumentError: the model does not take", {1.0}),
+            (fits, 3.0, "", {3.0}),
+            (fits | {"third": wrong}, 4.0, "SystemExit: xpushare: an update of the weights failed", {3.0, 4.0}),
+            ({"first": (256, 256)}, 5.0, "SystemExit: xpushare: an update of the weights failed", {3.0, 4.0, 5.0}),
+        ):
+            pending = engine.start(updated)
+            with contextlib.suppress(xs.PeerLostError):  # the worker gave up
+                trainer.call(send_shapes, socket, number, shapes)
+            failed, found = pending.result()
+            assert failed.startswith(fails) if fails else not failed
+            assert found == values
+        assert "Missing: second, third" in failed
 
 
 def left() -> list[Any]:

@@ -130,8 +130,8 @@ def _replace(module: Any) -> None:
     ):
         before = getattr(kind, name)
 
-        def either(self: Any, argument: Any, before: Any = before, function: Any = function) -> Any:
-            return (before if self.use_shm else function)(self, argument)  # shm: for devices without IPC
+        def either(self: Any, *args: Any, before: Any = before, function: Any = function, **named: Any) -> Any:
+            return (before if self.use_shm else function)(self, *args, **named)  # shm: for devices without IPC
 
         setattr(kind, name, either)
 
