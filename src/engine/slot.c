@@ -356,13 +356,13 @@ static int spin_for(xp_slot *s, uint64_t point, uint64_t until)
     return XP_PENDING;
 }
 
-/* An eighth of the time waited so far, at most 1 ms. After a quarter of a second, 1/256 of it, at most 4 ms. */
+/* An eighth of the time waited so far, at most 1 ms. After a quarter of a second, 1/256 of it, at most 8 ms. */
 static uint64_t nap_after(uint64_t waited)
 {
     uint64_t eighth = waited / 8, long_wait = waited / 256;
     if (eighth < 1000000)
         return eighth < 20000 ? 20000 : eighth;
-    return long_wait < 1000000 ? 1000000 : long_wait > 4000000 ? 4000000 : long_wait;
+    return long_wait < 1000000 ? 1000000 : long_wait > 8000000 ? 8000000 : long_wait;
 }
 
 int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)

@@ -7,7 +7,7 @@
 
 #define POLL_FIRST_NS 20000u
 #define POLL_SLOWLY_NS 1000000u /* from here on the step grows slowly, so that no wait becomes much longer by it */
-#define POLL_LAST_NS 4000000u
+#define POLL_LAST_NS 8000000u
 #define GUARD_LAST_NS 50000000u /* a guard alone only needs to know when it may end: deaths are reported anyway */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u

@@ -165,7 +165,8 @@ def at_points(name: str, step: int) -> int:
     """
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: of a fork with threads
-    warnings.filterwarnings("ignore", "unclosed <ArrayHandle", ResourceWarning)  # an interrupt kept it from its caller
+    for what in ("<ArrayHandle", "scandir"):  # an interrupt kept it from its caller; its finaliser closes it
+        warnings.filterwarnings("ignore", f"unclosed {what}", ResourceWarning)
     memory, event = allocate(), xs.Event("native_cpu:0", enable_ipc=True)
     kept["theirs"] = xs.ipc.memory.get(memory)
     kept["theirs' event"] = xs.ipc.event.get(event)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import xpushare as xs
+from harness import Child
 
 DEVICE = "native_cpu:0"
 GRANULE = xs.Device(DEVICE).memory_granularity()
@@ -258,8 +259,8 @@ def test_each_call_that_takes_numbers_is_tried() -> None:
     assert {name for name, taken in FOUND.items() if taken} == CALLS.keys() - {"Channel.create of bytes"}
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_whatever_number(name: str) -> None:
+def tried(name: str) -> tuple[list[str], int]:
+    """Return what went wrong with which number, and how many numbers were taken."""
     wrong, worked = [], 0
     for parameter in POSITIONAL.get(name) or FOUND[name]:
         for value in NUMBERS:
@@ -271,5 +272,12 @@ def test_whatever_number(name: str) -> None:
             except Exception as error:
                 wrong.append(f"{parameter}={label(value)}: {error!r:.150}")
             gc.collect()
+    return wrong, worked
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_number(name: str) -> None:
+    with Child() as child:  # queues that wait for what nobody signals end with it
+        wrong, worked = child.call(tried, name)
     assert not wrong, "\n".join(wrong)
     assert worked, "no number is right"

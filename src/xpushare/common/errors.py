@@ -220,11 +220,12 @@ class Unread:
     __slots__ = ("_error",)
 
     def __init__(self, error: Exception) -> None:
-        self._error: Final = copy.copy(error)  # without the traceback, whose frames would keep objects alive
+        # Without the traceback, whose frames would keep objects alive. A copy has it if tblib is in use.
+        self._error: Final = copy.copy(error).with_traceback(None)
 
     def __str__(self) -> str:
         return str(self._error)
 
     def __call__(self) -> NoReturn:
         """Raise the error."""
-        raise copy.copy(self._error)
+        raise copy.copy(self._error).with_traceback(None)

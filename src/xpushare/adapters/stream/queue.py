@@ -54,7 +54,7 @@ _WAITS_KEPT: Final = 64  # number of waits at which settled ones are first sorte
 _SPIN: Final = 50e-6  # seconds for which the driver is polled without sleeping
 _NAP_FIRST: Final = 20e-6
 _NAP_MAX: Final = 1e-3
-_NAP_LONGEST: Final = 4e-3  # of a wait that has taken a second already
+_NAP_LONGEST: Final = 8e-3  # of a wait that has taken a second already
 
 
 @final
