@@ -29,7 +29,7 @@ demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVI
 # two CPUs busy.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp $(VENV)/tmp
 
-test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: two to five minutes on two idle CPUs
+test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: about five minutes on two idle CPUs
 	OPENBLAS_NUM_THREADS=1 $(PYTEST) -n 3 -m "not soak and not exhaustive" $(TESTS) $(ARGS)
 
 test-all: $(VENV)/installed $(VENV)/test $(VENV)/lint ## all tests, some of which ask mypy and pyright

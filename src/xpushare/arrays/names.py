@@ -137,8 +137,8 @@ def _of_type(obj: object) -> str:
 
 
 def _give(handle: Handle | ArrayHandle[Any]) -> None:
-    """Record that a handle was given to `publish`, before anything can fail, so that a handle that nobody else has
-    ends even if it is not published.
+    """Record that a handle was given to `publish`, before anything can fail, so that an array's handle that nobody else
+    has ends even if it is not published. A plain `Handle` that is not published stays until `put`.
     """
     if isinstance(handle, ArrayHandle):
         expect_open(handle)
