@@ -1,10 +1,10 @@
 /* Domains, slots and the warden.
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the loop), send_mu (serve.c), xp_mu (domain list, nodes,
- * due tokens, sockets), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, loop_mu (loop.c:
- * epoll), relay_mu (relay.c), life_locks_mu (peer.c). A queue's `order` is outside all of them, see held.h. If a
- * function is documented to block, Python calls it without the GIL. No thread takes the GIL while it holds one of
- * these mutexes.
+ * due tokens, sockets), a queue's `mu`, an exposure's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`,
+ * loop_mu (loop.c: epoll), relay_mu (relay.c), life_locks_mu (peer.c), xp_exports_mu (entries.c). A queue's `order` is
+ * outside all of them, see held.h. If a function is documented to block, Python calls it without the GIL. No thread
+ * takes the GIL while it holds one of these mutexes.
  *
  * The sections below are the files, from the lowest to the highest. Each calls only files above it in this list. A
  * file reaches code below it through a pointer: the loop's work, the operations of a queue. */

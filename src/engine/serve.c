@@ -126,7 +126,7 @@ static bool is_live(const uint8_t *cookie, const xp_wanted *w)
     const xp_entry *e = xp_entry_at((const char *)serving.table, w->entry);
     uint8_t differs = w->generation == 0 || XP_LOAD(&e->generation) != w->generation;
     for (unsigned i = 0; i < sizeof w->nonce; i++) /* takes the same time wherever they differ */
-        differs |= w->nonce[i] ^ e->nonce[i];
+        differs |= w->nonce[i] ^ XP_RELAXED(&e->nonce[i]);
     return !differs;
 }
 

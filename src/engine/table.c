@@ -84,6 +84,31 @@ bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed, bool use
     return used_up || xp_now() >= deadline;
 }
 
+/* Entries are copied word by word: their owner may write one while others read it, and both must see whole words. */
+#define KIND_AT offsetof(xp_entry, kind)
+#define REST_AT offsetof(xp_entry, flags)
+_Static_assert(KIND_AT % 4 == 0 && REST_AT == KIND_AT + 4 && REST_AT % 8 == 0 && sizeof(xp_entry) % 8 == 0, "words");
+
+void xp_write_entry(xp_entry *to, const xp_entry *from)
+{
+    uint64_t word;
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* who reads what follows finds the generation 0 afterwards */
+    XP_STORE_RELAXED(&to->kind, from->kind);
+    for (size_t at = REST_AT; at < sizeof *to; at += sizeof word) {
+        memcpy(&word, (const char *)from + at, sizeof word);
+        XP_STORE_RELAXED((uint64_t *)((char *)to + at), word);
+    }
+}
+
+static void copy_entry(xp_entry *to, const xp_entry *from)
+{
+    for (size_t at = 0; at < sizeof *to; at += sizeof(uint64_t)) {
+        uint64_t word = XP_RELAXED((const uint64_t *)((const char *)from + at));
+        memcpy((char *)to + at, &word, sizeof word);
+    }
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the generation is read again only after this */
+}
+
 int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
 {
     uint32_t reason;
@@ -91,8 +116,7 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
     if (state != XP_LIVE)
         return state;
     const xp_entry *theirs = xp_entry_at(base, h->entry);
-    memcpy(e, theirs, sizeof *e);          /* the peer may change its table while we read, */
-    __asm__ __volatile__("" ::: "memory"); /* so copy first: the checked values are the used ones */
+    copy_entry(e, theirs); /* the peer may change its table while we read: the checked values are the used ones */
     if (XP_LOAD(&theirs->generation) != h->generation)
         return XP_EXPIRED;
     bool fits = e->generation == h->generation && e->kind == h->kind && e->object == h->object &&

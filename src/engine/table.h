@@ -24,6 +24,9 @@ static inline const xp_entry *xp_entry_at(const char *base, uint32_t entry)
     return (const xp_entry *)(base + XP_TABLE_HEADER) + entry;
 }
 
+/* Fill in a dead entry of this process's own table. Its generation, and why its last export ended, stay as they are. */
+void xp_write_entry(xp_entry *to, const xp_entry *from);
+
 /* The only check of a peer's claims about an export. XP_LIVE: `e` is a copy of the entry, and fits the handle. */
 enum { XP_LIVE, XP_NO_ENTRY, XP_EXPIRED, XP_MISFIT };
 int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e);

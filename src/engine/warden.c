@@ -2,6 +2,7 @@
  * devices complete, reports tokens, and gives cached memory back. */
 #include "crew.h"
 #include "events.h"
+#include "exports.h"
 #include "loop.h"
 #include "relay.h"
 
@@ -146,10 +147,12 @@ static void fork_prepare(void)
     xp_relay_fork_prepare();
     xp_kept_fork_prepare();
     xp_life_locks_fork_prepare();
+    xp_exports_fork_prepare();
 }
 
 static void fork_parent(void)
 {
+    xp_exports_fork_parent();
     xp_life_locks_fork_parent();
     xp_kept_fork_parent();
     xp_relay_fork_parent();
