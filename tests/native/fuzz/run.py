@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build the coverage-guided fuzzers of what comes from peers, and run each from the corpus that is kept here.
 
-    tests/native/fuzz/run.py [--seconds N] [--merge] [message] [table] [socket] [slot]
+    tests/native/fuzz/run.py [--seconds N] [--merge] [exports] [message] [table] [socket] [slot]
 
 Needs clang with libFuzzer (Debian: clang and libclang-rt-dev or libclang-rt-VERSION-dev)."""
 
