@@ -22,7 +22,7 @@ from xpushare.core.layers import operations
 from xpushare.sharing import node
 from xpushare.ur import _objects
 from xpushare.ur._objects import HANDLES
-from xpushare.ur._spec import FUNCTIONS
+from xpushare.ur._spec import FUNCTIONS, function
 
 # Calls that need more of their arguments than to be good: a query that the operation answers, an event to wait for.
 WORKING: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
@@ -164,3 +164,15 @@ def test_what_is_given_out_and_back(rt: Runtime, name: str) -> None:
 
 def test_what_is_given_back_was_given_out() -> None:
     assert {each.ends for each in FUNCTIONS.values()} - {""} <= KINDS
+
+
+def test_a_second_declaration_of_a_name_is_refused() -> None:
+    def urDeviceWaitExp(hDevice: _objects.Device) -> None:
+        """Declared elsewhere already."""
+
+    first = FUNCTIONS["urDeviceWaitExp"]
+    places = [f"{each.__code__.co_filename}:{each.__code__.co_firstlineno}" for each in (first.body, urDeviceWaitExp)]
+    with pytest.raises(TypeError) as caught:
+        function(999)(urDeviceWaitExp)
+    assert str(caught.value) == f"urDeviceWaitExp is declared twice: in {places[0]} and in {places[1]}"
+    assert FUNCTIONS["urDeviceWaitExp"] is first

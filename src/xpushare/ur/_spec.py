@@ -362,6 +362,12 @@ def _errors(rules: Iterable[Rule], others: Iterable[str | tuple[str, str]]) -> t
     )
 
 
+def _place(body: Callable[..., Any]) -> str:
+    """Return the file and the line at which a function is defined."""
+    code = inspect.unwrap(body).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
 def function(
     function_id: int,
     *errors: str | tuple[str, str],
@@ -378,7 +384,8 @@ def function(
     python: str = "",
 ) -> Callable[[F], F]:
     """Return a decorator that declares a function of `xpushare.ur`. The decorated function is the body, and has the
-    name of UR's function. The decorator adds the declaration to `FUNCTIONS` and returns the body unchanged.
+    name of UR's function. The decorator adds the declaration to `FUNCTIONS` and returns the body unchanged. Raises
+    TypeError if a function of this name is declared already.
 
     The parameters of the body become the parameters of the public function. The first paragraph of the body's docstring
     becomes `Function.summary`, and the rest becomes `Function.notes`.
@@ -395,6 +402,8 @@ def function(
     """
 
     def declare(body: F) -> F:
+        if known := FUNCTIONS.get(body.__name__):  # otherwise the later declaration would silently replace the other
+            raise TypeError(f"{known.name} is declared twice: in {_place(known.body)} and in {_place(body)}")
         hints = typing.get_type_hints(body, include_extras=True)
         returned = hints.pop("return")
         args = tuple(Arg(name, _kind(annotation)) for name, annotation in hints.items())
