@@ -65,12 +65,27 @@ def wait_for(handle: bytes) -> None:
         event.wait(10)
 
 
-def test_another_process_s_event_is_waited_for() -> None:
-    with Child() as child, xs.Event.from_native(child.call(signal_behind_a_gate)) as event:
-        done = event.done
-        child.call(open_the_gate)
-        assert not done
+def open_and_look(handle: bytes) -> bool:
+    kept["event"] = xs.Event.from_native(handle)
+    done: bool = kept["event"].done
+    return done
+
+
+def wait_and_close() -> None:
+    with kept.pop("event") as event:
         event.wait(10)
+
+
+def test_another_process_s_event_is_waited_for() -> None:
+    """Not in the tests' own process: after an opened event was closed, Intel's driver (26.27) still takes its addresses
+    for the freed allocation. A later test whose memory was mapped there crashed, or its memory was not written
+    (tests/level_zero/upstream/closed_event.py).
+    """
+    with Child() as signaller, Child() as waiter:
+        handle = signaller.call(signal_behind_a_gate)
+        assert not waiter.call(open_and_look, handle)
+        signaller.call(open_the_gate)
+        waiter.call(wait_and_close)
 
 
 def test_ours_goes_to_another_process_and_back() -> None:
