@@ -36,6 +36,17 @@ ROOMS: tuple[tuple[str, ...], ...] = (
 )
 
 
+# The only imports for type checkers alone that go up, or in a circle: whoever reads a module reads what it names, too.
+# `vendor` and `adapters` hand out what `base` defines, `ArrayHandle` is generic with `SharedArray` as its default, and
+# the waits for several objects take channels.
+TYPES_ONLY = {
+    ("adapters", "adapters.base"),
+    ("adapters.vendor", "adapters.base"),
+    ("objects.array_handle", "objects.array"),
+    ("arrays.waits", "channels.channel"),
+}
+
+
 # --- the import graph -------------------------------------------------------------------------------------------------
 
 
@@ -68,27 +79,29 @@ def _imported(node: ast.AST) -> list[tuple[int, str]]:
     return []
 
 
-def _imports(node: ast.AST, late: bool = True) -> Iterator[tuple[int, str]]:
-    """Every import under `node`, `late` in functions too, but what only type checkers see."""
+def _imports(node: ast.AST, late: bool = True, types: bool = False) -> Iterator[tuple[int, str]]:
+    """Every import under `node`; `late` ones are in functions, `types` what only type checkers see."""
     yield from _imported(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not late:
         return
     children = ast.iter_child_nodes(node)
-    if isinstance(node, ast.If) and _is_type_checking(node.test):
+    if isinstance(node, ast.If) and _is_type_checking(node.test) and not types:
         children = iter(node.orelse)
     for child in children:
-        yield from _imports(child, late)
+        yield from _imports(child, late, types)
 
 
-def import_graph(root: Path, package: str) -> dict[str, set[str]]:
-    """What each module of the package imports of it, at any time. Names are relative to the package, which is ""."""
+def import_graph(root: Path, package: str, types: bool = False) -> dict[str, set[str]]:
+    """What each module of the package imports of it, at any time, and with `types` for type checkers alone. Names are
+    relative to the package, which is "".
+    """
     files = {_name(file, root): file for file in sorted(root.rglob("*.py"))}
     known = {*files, *(_name(file, root) for file in root.rglob("*.pyi"))}
     graph: dict[str, set[str]] = {}
     for module, file in files.items():
         found: set[str] = set()
         here = [package, *filter(None, module.split(".")), *(["__init__"] if file.name == "__init__.py" else [])]
-        for up, name in _imports(ast.parse(file.read_text(), str(file))):
+        for up, name in _imports(ast.parse(file.read_text(), str(file)), types=types):
             whole = ".".join([*here[:-up], name]) if up else name
             if whole == package or whole.startswith(f"{package}."):
                 inner = whole[len(package) + 1 :]
@@ -146,18 +159,38 @@ def graph() -> Graph:
     return import_graph(PACKAGE, "xpushare")
 
 
+@pytest.fixture(scope="module")
+def typed_graph() -> Graph:
+    """The same with what only type checkers see, but `TYPES_ONLY`."""
+    graph = import_graph(PACKAGE, "xpushare", types=True)
+    for module, other in TYPES_ONLY:
+        graph[module].remove(other)
+    return graph
+
+
 # --- the package ------------------------------------------------------------------------------------------------------
 
 
-def test_no_circles(graph: Graph) -> None:
-    assert [sorted(circle) for circle in circles(graph)] == []
+def test_no_circles(graph: Graph, typed_graph: Graph) -> None:
+    assert [sorted(circle) for each in (graph, typed_graph) for circle in circles(each)] == []
 
 
-def test_rooms_import_from_below(graph: Graph) -> None:
+def test_rooms_import_from_below(graph: Graph, typed_graph: Graph) -> None:
     found = {
-        (module, other) for module, others in graph.items() for other in others if room_of(other) > room_of(module)
+        (module, other)
+        for each in (graph, typed_graph)
+        for module, others in each.items()
+        for other in others
+        if room_of(other) > room_of(module)
     }
     assert sorted(found) == []
+
+
+def test_what_only_types_need_is_needed(typed_graph: Graph) -> None:
+    """None of `TYPES_ONLY` stays when it is no longer a circle, or a way up."""
+    for module, other in TYPES_ONLY:
+        graph = {**typed_graph, module: {*typed_graph[module], other}}
+        assert circles(graph) or room_of(other) > room_of(module), (module, other)
 
 
 def test_the_leaf_imports_only_errors(graph: Graph) -> None:
@@ -280,7 +313,7 @@ def test_plugins_for_engines_are_small() -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> dict[str, set[str]]:
+def small_root(tmp_path: Path) -> Path:
     sources = {
         "__init__.py": "from small import a\n",
         "a.py": "import small.b\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import small.sub.d\n",
@@ -298,7 +331,12 @@ def small(tmp_path: Path) -> dict[str, set[str]]:
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
-    return import_graph(tmp_path, "small")
+    return tmp_path
+
+
+@pytest.fixture
+def small(small_root: Path) -> dict[str, set[str]]:
+    return import_graph(small_root, "small")
 
 
 def test_the_graph_sees_every_import(small: dict[str, set[str]]) -> None:
@@ -312,6 +350,11 @@ def test_the_graph_sees_every_import(small: dict[str, set[str]]) -> None:
         "errors": {"leaf"},
         "leaf": set(),
     }
+
+
+def test_the_graph_sees_what_only_type_checkers_do(small: dict[str, set[str]], small_root: Path) -> None:
+    expected = {**small, "a": {"b", "sub.d"}, "sub.d": {"errors", "sub.c"}}
+    assert import_graph(small_root, "small", types=True) == expected
 
 
 def test_circles_are_found(small: dict[str, set[str]]) -> None:

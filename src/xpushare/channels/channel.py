@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, Ty
 
 from xpushare import _native
 from xpushare._device import Device
+from xpushare.adapters import HOST
 from xpushare.arrays.changes import Awaitable, Changes, Patience, woken_by
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
@@ -260,7 +261,10 @@ class Channel(Advised, Awaitable):
         self._mode = mode
         self._changes = None
         self._watched = None
-        self._end.begin()
+        if geometry.device.backend != HOST:  # the member's record is written by now
+            from xpushare.channels.points import Points
+
+            self._end.points = Points(self._end)
         return self
 
     # --- what it is

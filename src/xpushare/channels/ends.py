@@ -26,7 +26,6 @@ from xpushare._native import (
     set_loan_nbytes,
     set_loan_text,
 )
-from xpushare.adapters import HOST
 from xpushare.arrays.copies import converted, values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.channels.geometry import WRITERS_MOST
@@ -95,15 +94,6 @@ class End(ChannelEnd):
             place.replace(offset=place.offset + i * stride, nbytes=geometry.numbers[0]) for i in range(geometry.count)
         ]
         return self
-
-    def begin(self) -> None:
-        """If the channel is on a device with streams, set up the `Points` that order the device work on its slots. The
-        member's record must have been written.
-        """
-        if self.geometry.device.backend != HOST:
-            from xpushare.channels.points import Points
-
-            self.points = Points(self)
 
     @property
     def plain(self) -> bool:

@@ -28,7 +28,7 @@ from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable, advise
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import Handle, Named, bytes_of, decode_text, encode_text, fields_of
+from xpushare.sharing.handle import Handle, Named, decode_text, encode_text, fields_of, handle_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         elif isinstance(handle, Handle):
             raw = bytes(handle)
         else:
-            raw = bytes_of(
+            raw = handle_bytes(
                 handle,
                 "`attach` takes what `xs.share` returned (ArrayHandle, bytes or str)",
                 "this is the array itself: use `np.asarray(a)`. `attach` takes what `xs.share(a)` returned",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xpushare._native import message_arrays, message_events, message_marks, message_memory
+from xpushare._native import MessageState, message_arrays, message_events, message_marks, message_memory
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import made, watchers
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
-    from xpushare.objects.array_handle import ArrayHandle
     from xpushare.objects.message import Content
 
 __all__ = ["Orders", "Part", "arrays_of", "give_back", "open_message"]
@@ -37,7 +36,7 @@ class Part(NamedTuple):
 
 
 def open_message(
-    message: ArrayHandle,
+    message: MessageState,
     device: DeviceLike | None,
     ordered: bool,
     work: Work | None,
@@ -78,7 +77,7 @@ def open_message(
 
 
 def arrays_of(
-    message: ArrayHandle, opened: list[Range], content: Content, orders: Orders, part: Part | None = None
+    message: MessageState, opened: list[Range], content: Content, orders: Orders, part: Part | None = None
 ) -> list[Any]:
     """Make the arrays of a message, whose memory is open. If `part` is given, None takes the place of each array
     outside the part.
@@ -98,7 +97,7 @@ def arrays_of(
     return arrays
 
 
-def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = None) -> None:
+def give_back(message: MessageState, opened: list[Range], part: Part | None = None) -> None:
     """After a failed attempt to open a message, allow as many more opens as the attempt used up. Empties `opened`.
     `part` is as for `open_message`.
     """

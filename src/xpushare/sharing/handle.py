@@ -46,12 +46,12 @@ __all__ = [
     "Handle",
     "HandleLike",
     "Named",
-    "bytes_of",
     "decode_text",
     "encode_text",
     "expect_this_boot",
     "fields_of",
     "following",
+    "handle_bytes",
     "handle_of",
     "keyed_hash",
     "newest",
@@ -179,7 +179,7 @@ class Named:
 HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # `lookup` returns a `Named` of unknown kind
 
 
-def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
+def handle_bytes(handle: object, meant: str, advice: str = "") -> bytes:
     """Return the bytes of a handle given as any buffer. Raises `InvalidArgumentError` for anything else, with a message
     that begins with `meant`, the expected object. `advice` replaces this message for an object of this package whose
     memory can be read as bytes but which is not a handle.
@@ -233,7 +233,7 @@ class Handle(HandleState, Named):
         elif isinstance(handle, Named):
             raise InvalidHandleError(OF_ARRAY)
         else:
-            raw = bytes_of(handle, "a handle is a Handle, bytes or str")
+            raw = handle_bytes(handle, "a handle is a Handle, bytes or str")
         found = _verified.get(raw)
         if found is None:
             found = parse(raw)
