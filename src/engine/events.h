@@ -399,16 +399,6 @@ void xp_close_locked(int fd);                  /* `fd` and its locks; as close()
 void xp_life_locks_fork_prepare(void);
 void xp_life_locks_fork_parent(void);
 void xp_life_locks_forked(void); /* a child has none of its parent's locks */
-/* The exporter's objects that an importer has and owns. */
-typedef struct {
-    int pidfd, table_fd;
-    char *table; /* XP_TABLE_SIZE bytes, mapped */
-    xp_domain *domain;
-} xp_met;
-/* Connect to the exporter of a handle by pidfd_getfd: map its table, and join its commons. Returns false if a step
- * is blocked or a value is wrong, and leaves nothing behind. To learn the reason, take these steps one by one.
- * Blocks. */
-bool xp_meet(const xp_handle *h, xp_met *met);
 /* Map an fd of the exporter, after checking it. ESTALE if `*generation` is not as expected once we have the fd.
  * Returns NULL with `error`. */
 char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,

@@ -1,4 +1,4 @@
-/* A peer: how its fds are fetched and closed, and how this process connects to it. */
+/* A peer's fds: how they are fetched and closed. */
 #include "events.h"
 
 #include <fcntl.h>
@@ -7,10 +7,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 16
-#endif
 
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
@@ -243,51 +239,4 @@ char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp
         mapped = NULL;
     }
     return mapped;
-}
-
-/* Join the commons of a mapped table. The table is read once: its owner may change it at any time. */
-static xp_domain *join_commons(int pidfd, const xp_table *table, const uint8_t *cookie)
-{
-    xp_table found;
-    memcpy(&found, table, sizeof found);
-    __asm__ __volatile__("" ::: "memory");
-    if (memcmp(found.magic, XP_TABLE_MAGIC, sizeof found.magic) != 0 || found.version != XP_VERSION ||
-        memcmp(found.cookie, cookie, XP_COOKIE) != 0)
-        return NULL;
-    xp_domain *d = NULL;
-    xp_error ignored;
-    struct stat st;
-    int fd = xp_pidfd_getfd(pidfd, found.commons_fd);
-    int bell = fd < 0 ? -1 : xp_pidfd_getfd(pidfd, found.bell_fd);
-    if (bell >= 0 && fstat(fd, &st) == 0 && st.st_ino == found.commons_inode)
-        d = xp_join(fd, bell, cookie, false, &ignored);
-    if (d == NULL && bell >= 0)
-        xp_close_received(bell);
-    if (d == NULL && fd >= 0)
-        xp_close_received(fd);
-    return d;
-}
-
-bool xp_meet(const xp_handle *h, xp_met *met)
-{
-    xp_memfd wanted = {.nbytes = XP_TABLE_SIZE, .seals = F_SEAL_FUTURE_WRITE, .exact = true};
-    xp_error ignored;
-    if (h->pid_namespace == 0 || h->pid_namespace != xp_pid_namespace() || h->pid == (uint32_t)getpid())
-        return false;
-    *met = (xp_met){.pidfd = xp_pidfd_open((int)h->pid), .table_fd = -1};
-    if (met->pidfd >= 0)
-        met->table_fd = xp_pidfd_getfd(met->pidfd, (int)h->table_fd);
-    if (met->table_fd >= 0)
-        met->table = xp_map_memfd(met->table_fd, &wanted, false, NULL, &ignored);
-    if (met->table)
-        met->domain = join_commons(met->pidfd, (const xp_table *)met->table, h->cookie);
-    if (met->domain)
-        return true;
-    if (met->table)
-        munmap(met->table, XP_TABLE_SIZE);
-    if (met->table_fd >= 0)
-        xp_close_received(met->table_fd);
-    if (met->pidfd >= 0)
-        close(met->pidfd);
-    return false;
 }

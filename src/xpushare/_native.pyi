@@ -95,12 +95,31 @@ class OwnedFd:
     def __exit__(self, *error: object) -> None:
         """Close the descriptor, unless it was taken in the block. An interrupt cannot prevent this."""
 
-def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
-    """Attach to the exporter of a handle by pidfd_getfd(2). Returns the mapped table of its exports, the membership in
-    its commons (the memory that it shares with its importers), the table's fd and the exporter's pidfd.
+class Refusal(tuple[int, int, str, int]):
+    """Why an exporter could not be reached. `code` is one of the constants REFUSED_…. `errno` is that of the system
+    call that failed, or 0. `what` is that call, or what is wrong. `detail` is the number that does not fit.
+    """
 
-    Returns None, and leaves nothing open, if any step fails or any value is wrong. The caller then takes the steps one
-    by one to find the reason.
+    @property
+    def code(self) -> int: ...
+    @property
+    def errno(self) -> int: ...
+    @property
+    def what(self) -> str: ...
+    @property
+    def detail(self) -> int: ...
+
+def meet(
+    fields: Fields, table: OwnedFd = ..., commons: OwnedFd = ..., bell: OwnedFd = ..., pidfd: OwnedFd = ..., /
+) -> tuple[Mapping, Domain, OwnedFd, OwnedFd | None] | Refusal:
+    """Attach to the exporter of a handle: map the table of its exports, and join its commons (the memory that it shares
+    with its importers).
+
+    With `fields` alone, fetch the descriptors by pidfd_getfd(2). Otherwise, they are those that another route brought.
+    `commons` and `bell` become the membership's if this succeeds.
+
+    Returns the mapped table, the membership, the table's fd and the exporter's pidfd, which is None if there is none.
+    Returns a `Refusal`, and leaves nothing open that it opened, if a step fails or a value is wrong.
     """
 
 def close_received(fd: int) -> None:

@@ -174,7 +174,7 @@ def test_an_exporter_that_has_ended() -> None:
 def test_attach_meets_an_exporter(direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By pidfd_getfd, or by the socket; where nothing comes of it, no acquaintance is left."""
     if not direct:
-        monkeypatch.setattr(pidfd, "meet", lambda _handle: None)
+        monkeypatch.setattr(pidfd, "meet", raising(routes.Blocked))
     with Child() as stranger:
         raw = stranger.call(shared, "one", (2,), "u1")
         gone = stranger.call(shared, "gone", (2,), "u1")

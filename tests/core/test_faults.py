@@ -167,23 +167,15 @@ def test_system_calls_fail_in_opens_of_a_known_exporter(
 
 
 @pytest.mark.parametrize("kind", sampled(["memory", "physical_memory", "event"], ["memory"]))
-@pytest.mark.parametrize("route", ["pidfd", "socket"])
-def test_system_calls_fail_in_the_first_open(
-    injector: Injector, kind: str, route: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from xpushare.sharing.routes import pidfd
+def test_system_calls_fail_in_the_first_open(injector: Injector, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xpushare.sharing.routes import Blocked, pidfd
 
-    # The native short cut calls nothing of `_system`; where it declines, this way is taken.
-    monkeypatch.setattr(pidfd, "meet", lambda _handle: None)
-    if route == "socket":
+    def blocked(*_arguments: Any) -> Any:
+        raise Blocked("by the test")
 
-        def blocked(*_arguments: Any) -> Any:
-            from xpushare.sharing.routes import Blocked
-
-            raise Blocked("by the test")
-
-        monkeypatch.setattr(pidfd, "attach", blocked)
-        monkeypatch.setattr(pidfd, "fetch", blocked)
+    # By pidfd_getfd an exporter is met by one native call, which calls nothing of `system`.
+    monkeypatch.setattr(pidfd, "meet", blocked)
+    monkeypatch.setattr(pidfd, "fetch", blocked)
     makers: dict[str, Any] = {"memory": exported, "physical_memory": exported_physical, "event": exported_event}
     with Child() as child:
         handle = child.call(makers[kind], "native_cpu:0")

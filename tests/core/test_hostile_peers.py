@@ -32,10 +32,9 @@ from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Opener, Peers
 
 
-@pytest.mark.parametrize("way", ["meet", "attach"])
-def test_a_handler_opens_what_is_being_opened(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_opens_what_is_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     nested: list[int] = []
-    step = getattr(routes, way)
+    step = routes.meet
 
     def interrupted(handle: Any) -> Any:
         if not nested:
@@ -50,9 +49,7 @@ def test_a_handler_opens_what_is_being_opened(way: str, monkeypatch: pytest.Monk
             with xs.ipc.memory.open(handle) as memory:
                 nested.append(memory.nbytes)
 
-        if way == "attach":
-            monkeypatch.setattr(routes, "meet", lambda _handle: None)
-        monkeypatch.setattr(routes, way, interrupted)
+        monkeypatch.setattr(routes, "meet", interrupted)
         old = signal.signal(signal.SIGUSR1, handler)
         try:
             with xs.ipc.memory.open(handle) as memory:

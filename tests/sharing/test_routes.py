@@ -37,10 +37,12 @@ from sampling import sampled
 from xpushare._native import LAYOUT
 from xpushare.common import system
 from xpushare.common.errors import exporter_gone
+from xpushare.common.fds import close_all
 from xpushare.sharing import door, identity, node, routes
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.routes import pidfd, socket
 
+HELLO, FDS = 1, 2
 PR_SET_DUMPABLE, PR_SET_PTRACER, PR_CAPBSET_DROP, CAP_SYS_PTRACE = 4, 0x59616D61, 24, 19
 
 
@@ -60,7 +62,7 @@ def used() -> list[str]:
 
     seen: list[str] = kept.setdefault("routes", [])
     for route in routes.routes():
-        for verb in ("attach", "fetch"):
+        for verb in ("meet", "fetch"):
             real = getattr(route, verb)
 
             def call(*arguments: Any, _real: Any = real, _name: str = f"{route.name} {verb}") -> Any:
@@ -92,7 +94,7 @@ def test_the_socket_works_where_pidfd_is_refused() -> None:
         importer.call(used)
         share_all(importer, exporter)
         seen = importer.call(lambda: kept["routes"])
-        assert "socket attach" in seen
+        assert "socket meet" in seen
         assert not any("pidfd_getfd" in each for each in seen)
 
 
@@ -102,7 +104,7 @@ def test_a_runtime_folder_in_common_is_enough() -> None:
     with Child(not_dumpable) as exporter, Child(prefix=["unshare", "--net", *SETPRIV]) as importer:
         importer.call(used)
         share_all(importer, exporter)
-        assert "socket attach" in importer.call(lambda: kept["routes"])
+        assert "socket meet" in importer.call(lambda: kept["routes"])
 
 
 @needs_setpriv
@@ -151,7 +153,7 @@ def test_separate_pid_namespaces(inside: str) -> None:
     with Child(prefix=prefix[0]) as exporter, Child(prefix=prefix[1]) as importer:
         importer.call(used)
         share_all(importer, exporter)
-        assert "socket attach" in importer.call(lambda: kept["routes"])
+        assert "socket meet" in importer.call(lambda: kept["routes"])
 
 
 @needs_pids
@@ -272,7 +274,7 @@ def test_a_stopped_exporter_does_not_matter_to_pidfd_and_times_out_at_the_socket
                 assert bytes(memoryview(memory)[:6]) == b"asleep"
             monkeypatch.setattr(socket, "TIMEOUT", 0.1)
             with pytest.raises(routes.Blocked, match="did not"):
-                socket.attach(late)
+                socket.meet(late)
         finally:
             child.signal(signal.SIGCONT)
 
@@ -291,12 +293,18 @@ class Stopped:
         self.child.signal(signal.SIGCONT)
 
 
+def greeted(handle: xs.ipc.Handle) -> None:
+    """Ask the exporter for the descriptors by which it is met, and close them."""
+    with socket._Line(fields_of(handle)) as line:
+        close_all(line.ask(HELLO, [(fields_of(handle), 0)])[1])
+
+
 def test_whoever_finds_the_backlog_full_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "TIMEOUT", 15.0)
     with Child(method="spawn") as child, concurrent.futures.ThreadPoolExecutor(200) as pool:
         handle = child.call(exported, "native_cpu:0")
         with Stopped(child):
-            attempts = [pool.submit(socket.attach, handle) for _ in range(200)]
+            attempts = [pool.submit(greeted, handle) for _ in range(200)]
             wait_until(lambda: fd_count() > 150)  # more than the backlog holds
             assert not any(attempt.done() for attempt in attempts)
         for attempt in attempts:
@@ -328,15 +336,14 @@ def test_a_route_that_is_blocked_hands_over_to_the_next(monkeypatch: pytest.Monk
         calls.append("pidfd")
         raise routes.Blocked("by the test")
 
-    monkeypatch.setattr(pidfd, "meet", lambda _handle: None)
-    monkeypatch.setattr(pidfd, "attach", blocked)
+    monkeypatch.setattr(pidfd, "meet", blocked)
     monkeypatch.setattr(pidfd, "fetch", blocked)
     with Child() as child:
         handle = child.call(exported, "native_cpu:0", 4096, b"socket")
         with xs.ipc.memory.open(handle) as memory:
             assert bytes(memoryview(memory)[:6]) == b"socket"
         assert calls
-        monkeypatch.setattr(socket, "attach", blocked)
+        monkeypatch.setattr(socket, "meet", blocked)
         monkeypatch.setattr(socket, "fetch", blocked)
         with Child() as second:
             handle = second.call(exported, "native_cpu:0")
@@ -376,9 +383,6 @@ def attach_tree(handle: str) -> tuple[list[int], list[tuple[int, int]]]:
     del kept["asked"][:]
     kept["tree"] = xs.attach(handle)
     return [memoryview(each)[0] for each in kept["tree"]], list(kept["asked"])
-
-
-HELLO, FDS = 1, 2
 
 
 @pytest.mark.parametrize(("count", "requests"), [(1, [1]), (2, [2]), (60, [60]), (260, [253, 7])])

@@ -64,43 +64,20 @@ static PyObject *domain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-/* (mapping, domain, table, pidfd), or None */
-static PyObject *meet(PyObject *module, PyObject *fields)
+PyObject *xp_domain_new(PyTypeObject *type, xp_domain *d)
 {
-    const xp_types *types = xp_types_of(module);
-    const xp_handle *h = xp_fields_of(types, fields);
-    xp_met met;
-    bool good;
-    if (h == NULL) {
-        PyErr_SetString(PyExc_TypeError, "meet() takes Fields");
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    good = xp_meet(h, &met);
-    Py_END_ALLOW_THREADS
-    if (!good)
-        Py_RETURN_NONE;
-    PyObject *mapping = xp_mapping_new(types->mapping, met.table, XP_TABLE_SIZE);
-    xp_domain_object *d = (xp_domain_object *)PyType_GenericAlloc(types->domain, 0);
-    PyObject *table = xp_own_fd(types->owned_fd, met.table_fd, "pidfd_getfd");
-    PyObject *pidfd = xp_own_fd(types->owned_fd, met.pidfd, "pidfd_open");
-    if (d) {
-        d->d = met.domain;
+    xp_domain_object *self = (xp_domain_object *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        self->d = d;
     } else {
-        xp_leave(met.domain);
-        xp_domain_unref(met.domain);
+        xp_leave(d);
+        xp_domain_unref(d);
     }
-    PyObject *found = mapping && d && table && pidfd ? PyTuple_Pack(4, mapping, d, table, pidfd) : NULL;
-    Py_XDECREF(mapping);
-    Py_XDECREF((PyObject *)d);
-    Py_XDECREF(table);
-    Py_XDECREF(pidfd);
-    return found;
+    return (PyObject *)self;
 }
 
 static PyMethodDef domain_functions[] = {
     {"close_received", close_received, METH_O, NULL},
-    {"meet", meet, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

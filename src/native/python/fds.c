@@ -43,6 +43,8 @@ PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call)
     return (PyObject *)self;
 }
 
+int xp_fd_number(PyObject *owned_fd) { return ((xp_owned_fd *)owned_fd)->number; }
+
 int xp_take_fd(PyObject *owned_fd)
 {
     int number = ((xp_owned_fd *)owned_fd)->number;

@@ -1,5 +1,5 @@
 /* The module: combines the parts, and gives Python the layout and the numbers of the protocol. */
-#include "objects.h"
+#include "meeting.h"
 
 #include <stdio.h>
 
@@ -92,6 +92,9 @@ static const number constants[] = {
     {"STATUS_OK", XP_STATUS_OK}, {"STATUS_MALFORMED", XP_STATUS_MALFORMED},
     {"STATUS_OTHER_USER", XP_STATUS_OTHER_USER}, {"STATUS_NOT_LIVE", XP_STATUS_NOT_LIVE},
     {"STATUS_BUSY", XP_STATUS_BUSY}, {"STATUS_DRIVER_ERROR", XP_STATUS_DRIVER_ERROR},
+#define REFUSAL(name) {"REFUSED_" #name, XP_REFUSED_##name},
+    XP_EVERY_REFUSAL(REFUSAL)
+#undef REFUSAL
 };
 
 static const struct {

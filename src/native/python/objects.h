@@ -89,6 +89,7 @@ const xp_types *xp_types_by(PyTypeObject *type, destructor of); /* of a subclass
 
 /* fds.c */
 PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, even if this fails */
+int xp_fd_number(PyObject *owned_fd);
 int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from now on, or -1 if it has none */
 
 /* fields.c, seal.c */
@@ -108,6 +109,7 @@ const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
 
 /* domain.c, slot.c: borrowed; NULL with TypeError, or with ValueError if it is not usable */
 xp_domain *xp_domain_of(PyObject *object);
+PyObject *xp_domain_new(PyTypeObject *type, xp_domain *d); /* takes it over */
 xp_slot *xp_slot_of(PyObject *object);
 PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
 /* Have a hold end as a use, which is appended to that list. NULL or None: not so. `lease` need not be a Lease. */
@@ -124,7 +126,7 @@ PyObject *xp_made(PyTypeObject *class, const char *name);
 
 /* Each of these files adds its own functions and types: xp_init_process and so on. */
 #define XP_EVERY_PART(X)                                                                                              \
-    X(process) X(register) X(fds) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(peer) X(imports) X(exports) X(exposure) \
+    X(process) X(register) X(fds) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(meeting) X(peer) X(imports) X(exports) X(exposure) \
     X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(leaves) X(containers) X(allocations) X(foreign)   \
     X(resources) X(pins) X(crew) X(channel) X(frames) X(importer) X(addresses)
 #define XP_INIT(name) int xp_init_##name(PyObject *module);

@@ -20,16 +20,22 @@ __all__ = [
     "TABLE_ENTRIES",
     "TABLE_NBYTES",
     "expect_version",
+    "wrong_version",
 ]
+
+
+def wrong_version(what: str, found: int, wanted: int) -> InvalidHandleError:
+    """Return the error for `what`, which another process has written, if it is of another version than `wanted`."""
+    return InvalidHandleError(
+        f"{what} has version {found} of the shared layout, and this process has version {wanted}: use the same "
+        "version of xpushare in all processes"
+    )
 
 
 def expect_version(what: str, found: int, wanted: int) -> None:
     """Raise `InvalidHandleError` if `what`, which another process has written, is of another version than `wanted`."""
     if found != wanted:
-        raise InvalidHandleError(
-            f"{what} has version {found} of the shared layout, and this process has version {wanted}: use the same "
-            "version of xpushare in all processes"
-        )
+        raise wrong_version(what, found, wanted)
 
 
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:

@@ -14,8 +14,7 @@ from weakref import ref
 from xpushare import _native
 from xpushare._native import AddressMap, left
 from xpushare.common.leaving import Stage, at_leave
-from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.peers import Peer, Peers
+from xpushare.sharing.peers import Peers
 from xpushare.sharing.table import Table
 
 __all__ = ["ByName", "Node", "current", "here", "left"]
@@ -82,15 +81,6 @@ class Node:
     def is_own(self, cookie: bytes) -> bool:
         table = self.table_if_any
         return table is not None and table.cookie == cookie
-
-    def meet(self, handle: Handle) -> Peer | None:
-        """Attach to the exporter of a handle by the fast path, and return the exporter. Return None for a handle of
-        this process, or if the fast path fails, as `Peers.meet` does.
-        """
-        if self.is_own(fields_of(handle).cookie):
-            return None
-        self.peers.sweep()
-        return self.peers.meet(handle)
 
     def leave(self) -> None:
         """At a clean exit, record the signals that this process has not delivered as lost, and release everything."""

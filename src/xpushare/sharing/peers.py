@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import re
 import resource
 import threading
@@ -129,42 +128,6 @@ class Opener:
             raise OutOfMemoryError(
                 f"opening it takes {count} file descriptors at once, and `ulimit -n` is {limit}", native=errno.EMFILE
             )
-
-
-def _meet(handle: Handle) -> routes.Met:
-    """Map the exporter's table and join its commons (the memory that it shares with its importers), step by step, so
-    that an error says what is wrong.
-    """
-    fields = fields_of(handle)
-    attachment = routes.attach(handle)
-    doing = f"mapping the table of process {fields.pid}"
-    try:
-        system.check_memfd(attachment.table.number, layout.TABLE_NBYTES, seals=system.F_SEAL_FUTURE_WRITE, exact=True)
-        mapping = system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
-        magic, version, _pid, cookie, _ns, _commons, _bell, inode = layout.TABLE.unpack_from(_view(mapping))
-        if (magic, cookie) != (layout.TABLE_MAGIC, fields.cookie):
-            raise InvalidHandleError(f"{doing}: it is not the one that the handle names")
-        layout.expect_version(f"the table of process {fields.pid}", version, layout.TABLE_VERSION)
-        if system.fstat(attachment.commons.number).st_ino != inode:
-            raise InvalidHandleError(f"{doing}: its commons is another file")
-        head = os.pread(attachment.commons.number, layout.COMMONS.size, 0).ljust(layout.COMMONS.size, b"\0")
-        magic, version, _cookie = layout.COMMONS.unpack(head)
-        if magic == layout.COMMONS_MAGIC:
-            layout.expect_version(f"the commons of process {fields.pid}", version, layout.TABLE_VERSION)
-        domain = system.join(attachment.commons, attachment.bell, cookie, False)
-    except OSError as error:
-        close_all((attachment.table, attachment.commons, attachment.bell))
-        if error.errno == errno.ENOSPC:
-            raise OutOfMemoryError(
-                f"process {fields.pid} serves as many importing processes as it can (1023)", native=error.errno
-            ) from error
-        raise from_os_error(error, doing) from error
-    except BaseException as error:
-        close_all((attachment.table, attachment.commons, attachment.bell))
-        if isinstance(error, ValueError) and not isinstance(error, InvalidHandleError):
-            raise InvalidHandleError(f"{doing}: {error}") from error
-        raise
-    return routes.Met(mapping, domain, attachment.table, attachment.direct, attachment.pidfd)
 
 
 def _view(table: _native.Mapping) -> memoryview:
@@ -463,40 +426,22 @@ class Peers:
         cookie = fields_of(handle).cookie
         found = self._peers.get(cookie)
         return (
-            self.once(cookie, lambda: self._peers.get(cookie), lambda: self._attach(handle)) if found is None else found
+            self.once(cookie, lambda: self._peers.get(cookie), lambda: self._meet(handle)) if found is None else found
         )
 
-    def meet(self, handle: Handle) -> Peer | None:
-        """Attach to the exporter of `handle` by the fast path. Returns None if the fast path is blocked or the exporter
-        is dead. `peer` then raises the error with the reason.
-        """
+    def _meet(self, handle: Handle) -> Peer:
         cookie = fields_of(handle).cookie
-        turn = self._turn(cookie)  # keeps the turn alive while its lock is held
-        with turn:  # so that no other thread sees the commons joined but no `Peer`
-            return self._peers.get(cookie) or self._made(handle, routes.meet)
-
-    def _attach(self, handle: Handle) -> Peer:
-        found = self.meet(handle) or self._made(handle, _meet)
-        assert found is not None
-        return found
-
-    def _made(self, handle: Handle, way: Callable[[Handle], routes.Met | None]) -> Peer | None:
-        """Attach to the exporter of `handle` by calling `way`, and return the exporter. Return None if `way` returns
-        None.
-        """
-        cookie = fields_of(handle).cookie
-        met, found = way(handle), None
-        if met is not None:
-            try:
-                found = self._peers[cookie] = Peer(handle, met)
-                self._know()
-            except BaseException:  # an interrupt; nothing stays with its traceback
-                if cookie in self._peers:
-                    self._discard(cookie)
-                else:
-                    met.domain.leave()
-                del met, found
-                raise
+        met = routes.meet(handle)
+        try:
+            found = self._peers[cookie] = Peer(handle, met)
+            self._know()
+        except BaseException:  # an interrupt; nothing stays with its traceback
+            if cookie in self._peers:
+                self._discard(cookie)
+            else:
+                met.domain.leave()
+            del met
+            raise
         return found
 
     def _lease(self, handle: Handle) -> Lease:

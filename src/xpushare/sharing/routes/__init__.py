@@ -1,9 +1,9 @@
 """The routes by which an exporter's file descriptors reach an importer, in the order in which they are tried.
 
-A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(pidfd, wanted) -> list[Fetched]`. Both raise
-`Blocked` if something refuses them (the next route is tried). `attach` raises `HandleExpiredError` if the exporter is
-certainly gone. `fetch` returns for each entry its descriptors or an error, which is `Blocked` if the next route may
-still get the descriptors. `meet(handle) -> Met | None` is a fast path that returns None if it is blocked.
+A route is a module with `name`, `meet(handle) -> Met` and `fetch(pidfd, wanted) -> list[Fetched]`. Both raise `Blocked`
+if something refuses them (the next route is tried). `meet` raises `HandleExpiredError` if the exporter is certainly
+gone. `fetch` returns for each entry its descriptors or an error, which is `Blocked` if the next route may still get the
+descriptors.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from xpushare.common.errors import RouteError, XpuShareError
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes import pidfd, socket
-from xpushare.sharing.routes.attachment import Attachment, Blocked, Fetched, Met, Wanted
+from xpushare.sharing.routes.attachment import Blocked, Fetched, Met, Wanted
 
-__all__ = ["Attachment", "Blocked", "Met", "Wanted", "attach", "fetch", "meet", "routes", "use_only"]
+__all__ = ["Blocked", "Met", "Wanted", "fetch", "meet", "routes", "use_only"]
 
 
 class Route(Protocol):
@@ -25,8 +25,7 @@ class Route(Protocol):
 
     name: str
 
-    def meet(self, handle: Handle) -> Met | None: ...
-    def attach(self, handle: Handle) -> Attachment: ...
+    def meet(self, handle: Handle) -> Met: ...
     def fetch(self, pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]: ...
 
 
@@ -53,19 +52,12 @@ def _refused(handle: Handle, reasons: list[str]) -> RouteError:
     )
 
 
-def meet(handle: Handle) -> Met | None:
-    """Attach to the exporter of `handle` by the first route's fast path. Returns None if the fast path is blocked. The
-    caller then calls `attach`, which tries every route.
-    """
-    return routes()[0].meet(handle)
-
-
-def attach(handle: Handle) -> Attachment:
+def meet(handle: Handle) -> Met:
     """Attach to the exporter of `handle` by the first route that works. Raises `RouteError` if all are blocked."""
     reasons: list[str] = []
     for route in routes():
         try:
-            return route.attach(handle)
+            return route.meet(handle)
         except Blocked as blocked:
             reasons.append(f"{route.name}: {blocked}")
     raise _refused(handle, reasons)

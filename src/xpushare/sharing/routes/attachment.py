@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from xpushare._native import Domain, Mapping
+from xpushare import _native
+from xpushare._native import Domain, Mapping, Refusal
 from xpushare.common.errors import XpuShareError
 from xpushare.common.fds import OwnedFd
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.refusals import Blocked, error_of
 
-__all__ = ["Attachment", "Blocked", "Fetched", "Met", "Wanted"]
-
-
-class Blocked(Exception):
-    """Raised if a route is blocked. The text names the obstacle, and how to remove it."""
+__all__ = ["Blocked", "Fetched", "Met", "Wanted", "met"]
 
 
 class Wanted(NamedTuple):
@@ -31,17 +29,6 @@ Fetched: TypeAlias = list[OwnedFd] | Blocked | XpuShareError
 
 
 @dataclass(slots=True)
-class Attachment:
-    """The descriptors with which an importer reaches an exporter."""
-
-    table: OwnedFd
-    commons: OwnedFd
-    bell: OwnedFd
-    direct: bool  # pidfd_getfd works on this exporter
-    pidfd: OwnedFd | None  # None if the kernel or a namespace denies it
-
-
-@dataclass(slots=True)
 class Met:
     """An exporter that this process is attached to. Its table of exports is mapped, and this process has joined its
     commons, the memory that the exporter and its importers write.
@@ -52,3 +39,15 @@ class Met:
     table: OwnedFd  # stays open with the rest, so that `xpushare ls` finds what a dead exporter left here
     direct: bool
     pidfd: OwnedFd | None
+
+
+def met(handle: Handle, *fds: OwnedFd) -> Met:
+    """Attach to the exporter of `handle`, by pidfd_getfd or by these descriptors: those of its table, its commons and
+    its bell, and its pidfd if there is one. Raises the error with the reason if a step fails or a value is wrong.
+    """
+    fields = fields_of(handle)
+    found = _native.meet(fields, *fds)
+    if isinstance(found, Refusal):
+        raise error_of(found, fields)
+    mapping, domain, table, pidfd = found
+    return Met(mapping, domain, table, not fds, pidfd)

@@ -23,9 +23,9 @@ from xpushare.common.errors import (
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.routes.attachment import Attachment, Blocked, Fetched, Wanted
+from xpushare.sharing.routes.attachment import Blocked, Fetched, Met, Wanted, met
 
-__all__ = ["attach", "fetch", "meet", "name"]
+__all__ = ["fetch", "meet", "name"]
 
 name = "socket"
 TIMEOUT: Final = 2.0  # seconds for one answer
@@ -173,21 +173,21 @@ def _is_of(pidfd: OwnedFd, pid: int) -> bool:
     )  # -1: it has ended; 0: in no namespace of ours
 
 
-def meet(handle: Handle) -> None:
-    """Return None: this route has no fast path, since the exporter may not answer."""
-
-
-def attach(handle: Handle) -> Attachment:
+def meet(handle: Handle) -> Met:
     fields = fields_of(handle)
     with _Line(fields) as line:
         [(status, _count, _total)], fds = line.ask(_HELLO, [(fields, 0)])
     if status != _OK:
         raise _error_of(status)
-    if not 3 <= len(fds) <= 4:
+    try:
+        if not 3 <= len(fds) <= 4:
+            raise InvalidHandleError(
+                "the exporter's answer makes no sense: three or four file descriptors make a greeting"
+            )
+        return met(handle, *fds)
+    except BaseException:
         close_all(fds)
-        raise InvalidHandleError("the exporter's answer makes no sense: three or four file descriptors make a greeting")
-    table, commons, bell, *pidfd = fds
-    return Attachment(table, commons, bell, False, pidfd[0] if pidfd else None)
+        raise
 
 
 def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # noqa: ARG001

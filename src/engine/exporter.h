@@ -1,0 +1,58 @@
+/* An exporter, as an importer reaches it: meeting it, and opening the entries of its table. Nothing of it is trusted.
+ * Each function that fails returns false, leaves nothing behind, and says why in an `xp_refusal`. */
+#ifndef XP_EXPORTER_H
+#define XP_EXPORTER_H
+
+#include "events.h"
+
+#define XP_EVERY_REFUSAL(X)                                                                                           \
+    X(OTHER_PIDS)      /* no pidfd_getfd: the exporter is in another PID namespace, */                                \
+    X(PIDFD_BLOCKED)   /* or the system call `what` is refused with `error`, */                                       \
+    X(PID_OURS)        /* The exporter has ended: its pid is this process's, */                                       \
+    X(PID_UNUSED)      /* nobody's, */                                                                                \
+    X(PID_REUSED)      /* or that of a process without such a descriptor, */                                          \
+    X(FD_REUSED)       /* or its descriptor is another file now, */                                                   \
+    X(MET_ENDING)      /* or it ended between two steps. */                                                           \
+    X(CALL_FAILED)     /* `what` failed here with `error`: descriptors or memory ran out */                           \
+    X(TABLE_UNREAD)    /* the same of a call that looks at what may be the table */                                   \
+    X(TABLE_FAILED)    /* the same of a call that maps the table or joins the commons */                              \
+    X(TABLE_UNFIT)     /* `what` is wrong with the table or the commons */                                            \
+    X(TABLE_OTHER)     /* the table is not the one that the handle names */                                           \
+    X(TABLE_VERSION)   /* the table has version `detail` */                                                           \
+    X(COMMONS_OTHER)   /* the commons is not the one that the table names */                                          \
+    X(COMMONS_VERSION) /* the commons has version `detail` */                                                         \
+    X(COMMONS_FULL)    /* there is no room for another member */
+
+typedef enum {
+    XP_NOT_REFUSED,
+#define XP_REFUSAL(name) XP_REFUSED_##name,
+    XP_EVERY_REFUSAL(XP_REFUSAL)
+#undef XP_REFUSAL
+} xp_refusal_code;
+
+typedef struct {
+    xp_refusal_code code;
+    int error;        /* errno of the system call, or 0 */
+    const char *what; /* that call, or what is wrong; NULL: nothing to add */
+    uint64_t detail;  /* the number that does not fit */
+} xp_refusal;
+
+/* The descriptors by which an exporter is met, as a route brings them. Those that are missing are -1. */
+typedef struct {
+    int table, commons, bell, pidfd;
+} xp_exporter_fds;
+
+/* The exporter's objects that an importer has and owns. */
+typedef struct {
+    char *table; /* XP_TABLE_SIZE bytes, mapped */
+    xp_domain *domain;
+} xp_met;
+
+/* Fetch the descriptors of a handle's exporter by pidfd_getfd. Blocks. */
+bool xp_fetch_exporter_fds(const xp_handle *h, xp_exporter_fds *r, xp_refusal *why);
+/* Map the table of a handle's exporter, and join its commons. Takes over the commons and the bell if it succeeds, and
+ * never the others. Blocks. */
+bool xp_meet(const xp_handle *h, const xp_exporter_fds *r, xp_met *met, xp_refusal *why);
+void xp_close_exporter_fds(xp_exporter_fds *r);
+
+#endif

@@ -1,0 +1,70 @@
+"""The errors that are made from the codes with which native code refuses."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from peering import exported
+
+import xpushare as xs
+from harness import Child
+from xpushare._native import CONSTANTS, Refusal
+from xpushare.sharing.handle import fields_of
+from xpushare.sharing.refusals import Blocked, error_of
+
+GONE, INVALID, MEMORY = xs.HandleExpiredError, xs.InvalidHandleError, xs.OutOfMemoryError
+EXPECTED: dict[str, tuple[type[Exception], str]] = {
+    "OTHER_PIDS": (Blocked, "--pid=container"),
+    "PIDFD_BLOCKED": (Blocked, "not permitted: "),
+    "PID_OURS": (GONE, "its pid is this process's now"),
+    "PID_UNUSED": (GONE, "no process has its pid"),
+    "PID_REUSED": (GONE, "a process without that file descriptor"),
+    "FD_REUSED": (GONE, "used again by something else"),
+    "MET_ENDING": (GONE, "while it was being opened \\(Operation not permitted\\)"),
+    "CALL_FAILED": (xs.DeviceError, "^pidfd_getfd: pidfd_getfd: Operation not permitted"),
+    "TABLE_UNREAD": (xs.DeviceError, "^looking at the exporter's table: pidfd_getfd: Operation"),
+    "TABLE_FAILED": (xs.DeviceError, "^mapping the table of process [0-9]+: pidfd_getfd: Operation"),
+    "TABLE_UNFIT": (INVALID, "^mapping the table of process [0-9]+: pidfd_getfd$"),
+    "TABLE_OTHER": (INVALID, "it is not the one that the handle names"),
+    "TABLE_VERSION": (INVALID, "the table of process [0-9]+ has version 99 of the shared layout"),
+    "COMMONS_OTHER": (INVALID, "its commons is another file"),
+    "COMMONS_VERSION": (INVALID, "the commons of process [0-9]+ has version 99"),
+    "COMMONS_FULL": (MEMORY, "as many importing processes as it can"),
+}
+
+
+@pytest.fixture(scope="module")
+def fields() -> Any:
+    with Child() as child:
+        return fields_of(child.call(exported, "native_cpu:0"))
+
+
+def test_every_code_has_an_error() -> None:
+    assert {f"REFUSED_{name}" for name in EXPECTED} == {name for name in CONSTANTS if name.startswith("REFUSED_")}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_code_and_its_error(fields: Any, name: str) -> None:
+    kind, text = EXPECTED[name]
+    error = error_of(Refusal((CONSTANTS[f"REFUSED_{name}"], errno.EPERM, "pidfd_getfd", 99)), fields)
+    assert type(error) is kind
+    with pytest.raises(kind, match=text):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "text"),
+    [("pidfd_getfd", errno.ENOSYS, "older than Linux 5.6"), ("pidfd_open", errno.EPERM, "^pidfd_open: Operation not"),
+     ("pidfd_getfd", errno.EIO, "^pidfd_getfd: Input/output error$")],
+)  # fmt: skip
+def test_what_blocks_pidfd_getfd(fields: Any, call: str, number: int, text: str) -> None:
+    with pytest.raises(Blocked, match=text):
+        raise error_of(Refusal((CONSTANTS["REFUSED_PIDFD_BLOCKED"], number, call, 0)), fields)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_descriptors_or_memory_run_out(fields: Any, number: int) -> None:
+    with pytest.raises(MEMORY, match=r"^pidfd_open: pidfd_open: "):
+        raise error_of(Refusal((CONSTANTS["REFUSED_CALL_FAILED"], number, "pidfd_open", 0)), fields)
