@@ -310,6 +310,26 @@ bool xp_read_message(const xp_key *k, const void *raw, size_t nbytes, xp_parts *
     return true;
 }
 
+bool xp_seal_message(const xp_key *k, void *raw, size_t nbytes)
+{
+    xp_parts m;
+    if (!xp_parts_of(raw, nbytes, &m))
+        return false;
+    xp_hash_message(k, &m, (uint8_t *)raw + nbytes - XP_SEAL);
+    return true;
+}
+
+int xp_move_message(const xp_key *k, void *raw, size_t nbytes, const void *handles, size_t handles_nbytes)
+{
+    xp_parts m;
+    if (!xp_read_message(k, raw, nbytes, &m))
+        return XP_MOVE_NOT_SEALED;
+    if (m.head.memory * sizeof(xp_handle) != handles_nbytes)
+        return XP_MOVE_OTHER_COUNT;
+    memcpy((uint8_t *)raw + sizeof m.head, handles, handles_nbytes);
+    return xp_seal_message(k, raw, nbytes) ? XP_MOVE_GOOD : XP_MOVE_NOT_SEALED;
+}
+
 bool xp_leaves_good(const xp_parts *t, const uint32_t *itemsizes, uint32_t dtypes)
 {
     uint64_t step = 0;

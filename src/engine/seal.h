@@ -4,6 +4,13 @@
 
 #include "xp.h"
 
+/* key.c: the raw bytes of the user's key, from a file that only this user can read. Returns one of these. `detail`:
+ * errno of UNREADABLE, the user of OTHER_USER, the mode of OPEN_TO_OTHERS, the size of SIZE (at most one byte too many
+ * is counted). */
+#define XP_KEY_NBYTES 32
+enum { XP_KEY_GOOD, XP_KEY_UNREADABLE, XP_KEY_NO_FILE, XP_KEY_OTHER_USER, XP_KEY_OPEN_TO_OTHERS, XP_KEY_SIZE };
+int xp_read_key(const char *path, uint8_t *key, uint32_t *detail);
+
 /* BLAKE2b with a result of 32 bytes (RFC 7693) under one key. It never changes once it is made. */
 typedef struct {
     uint64_t fresh[8], keyed[8]; /* before and after the block of the key */
@@ -28,6 +35,11 @@ bool xp_parts_of(const void *raw, size_t nbytes, xp_parts *parts);
 void xp_hash_message(const xp_key *k, const xp_parts *parts, uint8_t out[XP_SEAL]);
 /* Verify a message. Its arrays are checked once the sizes of their dtypes are known, which are in its text. */
 bool xp_read_message(const xp_key *k, const void *raw, size_t nbytes, xp_parts *parts);
+/* Seal a message of these bytes, whose last ones are the seal. Returns false if its parts do not fill them. */
+bool xp_seal_message(const xp_key *k, void *raw, size_t nbytes);
+/* Put other memory handles, of so many bytes, into a sealed message, and seal it anew. */
+enum { XP_MOVE_GOOD, XP_MOVE_NOT_SEALED /* under this key */, XP_MOVE_OTHER_COUNT /* of handles */ };
+int xp_move_message(const xp_key *k, void *raw, size_t nbytes, const void *handles, size_t handles_nbytes);
 /* Return whether all its arrays name existing parts, and lie in their memory. */
 bool xp_leaves_good(const xp_parts *parts, const uint32_t *itemsizes, uint32_t dtypes);
 

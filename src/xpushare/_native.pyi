@@ -431,6 +431,11 @@ class Fields:
     @property
     def reserved1(self) -> bytes: ...
 
+def read_key(path: str, /) -> tuple[int, int, bytes]:
+    """Read the user's key from its file. Return a code, `KEY_…` in `CONSTANTS`, its detail, and the key, which is empty
+    unless the code is `KEY_GOOD`. The detail is the errno, the file's user, its mode, or its size.
+    """
+
 @final
 class Seal:
     """The user's key, under which handles and array handles are sealed."""

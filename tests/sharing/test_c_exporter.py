@@ -32,7 +32,7 @@ def exporter(tmp_path: Path) -> Path:
 def test_python_attaches_what_a_c_program_exports(exporter: Path) -> None:
     host = xs.Device("native_cpu:0")
     names = host.backend.encode().ljust(16, b"\0") + uuid.UUID(host.uuid).bytes
-    said = [identity.user_key().hex(), boot_id().hex(), names.hex()]
+    said = [str(identity.runtime_dir() / "key"), boot_id().hex(), names.hex()]
     with subprocess.Popen([exporter, *said], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdin is not None
         assert program.stdout is not None

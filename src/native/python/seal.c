@@ -1,4 +1,4 @@
-/* Seal: the user's key. It hashes under that key, and reads handles. */
+/* Seal: the user's key. It hashes under that key, and reads handles. The key's file. */
 #include "handle.h"
 
 typedef struct {
@@ -60,29 +60,18 @@ static PyObject *seal_read(PyObject *self, PyObject *arg)
 /* moved(raw, handles): the message of these bytes over the same number of other memory handles */
 static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    const xp_key *key = &((xp_seal *)self)->key;
     char *raw, *handles;
     Py_ssize_t nbytes, handles_nbytes;
-    xp_parts m;
     if (xp_arity("moved", n, 2, 2) < 0 || PyBytes_AsStringAndSize(args[0], &raw, &nbytes) < 0 ||
         PyBytes_AsStringAndSize(args[1], &handles, &handles_nbytes) < 0)
         return NULL;
-    if (!xp_read_message(key, raw, (size_t)nbytes, &m) || m.head.memory * sizeof(xp_handle) != (size_t)handles_nbytes) {
+    PyObject *message = PyBytes_FromStringAndSize(raw, nbytes);
+    if (message && xp_move_message(&((xp_seal *)self)->key, PyBytes_AsString(message), (size_t)nbytes, handles,
+                                   (size_t)handles_nbytes) != XP_MOVE_GOOD) {
         PyErr_SetString(PyExc_ValueError, "that is not a message of this user, or not of so many handles");
-        return NULL;
+        Py_CLEAR(message);
     }
-    PyObject *made = PyBytes_FromStringAndSize(raw, nbytes);
-    if (made == NULL)
-        return NULL;
-    char *begin = PyBytes_AsString(made);
-    memcpy(begin + sizeof(xp_message), handles, (size_t)handles_nbytes);
-    if (!xp_parts_of(begin, (size_t)nbytes, &m)) {
-        Py_DECREF(made);
-        PyErr_SetString(PyExc_ValueError, "that is not a message");
-        return NULL;
-    }
-    xp_hash_message(key, &m, (uint8_t *)begin + nbytes - XP_SEAL);
-    return made;
+    return message;
 }
 
 static PyMethodDef seal_methods[] = {
@@ -94,4 +83,25 @@ static PyMethodDef seal_methods[] = {
 static PyType_Slot seal_slots[] = {{Py_tp_new, seal_new}, {Py_tp_methods, seal_methods}, {0, NULL}};
 static PyType_Spec seal_spec = {"xpushare._native.Seal", sizeof(xp_seal), 0, Py_TPFLAGS_DEFAULT, seal_slots};
 
-int xp_init_seal(PyObject *module) { return xp_keep_type(module, &seal_spec, &xp_types_of(module)->seal); }
+/* read_key(path): (code, detail, key), see _native.pyi */
+static PyObject *read_key(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    PyObject *path;
+    uint8_t key[XP_KEY_NBYTES];
+    uint32_t detail;
+    int code;
+    if (!PyUnicode_FSConverter(arg, &path))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    code = xp_read_key(PyBytes_AsString(path), key, &detail);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(path);
+    return Py_BuildValue("(iIy#)", code, detail, (const char *)key, (Py_ssize_t)(code == XP_KEY_GOOD ? sizeof key : 0));
+}
+
+static PyMethodDef functions[] = {{"read_key", read_key, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+
+int xp_init_seal(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions) < 0 ? -1 : xp_keep_type(module, &seal_spec, &xp_types_of(module)->seal);
+}

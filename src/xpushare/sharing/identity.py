@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, final
 
-from xpushare._native import Seal
+from xpushare._native import CONSTANTS, Seal
+from xpushare._native import read_key as native_key
 from xpushare.common.errors import InvalidArgumentError, XpuShareError, from_os_error
 from xpushare.common.system import boot_id
 
@@ -31,7 +32,7 @@ __all__ = [
     "user_key",
 ]
 
-KEY_NBYTES: Final = 32
+KEY_NBYTES: Final = CONSTANTS["KEY_NBYTES"]
 _TRIES: Final = 20  # to make a folder that others remove at the same time
 
 _lock = threading.RLock()  # re-entrant, for signal handlers
@@ -321,18 +322,20 @@ def check_folder(path: Path) -> None:
 def _check_folder(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise InvalidArgumentError(f"the runtime folder {path} is not a folder")
-    _check_private(str(path), found, "0700")
-
-
-def _check_private(name: str, found: os.stat_result, mode: str) -> None:
     if found.st_uid != os.geteuid():
-        raise InvalidArgumentError(
-            f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}: set XPUSHARE_RUNTIME_DIR to one of yours"
-        )
+        raise _another_users(str(path), found.st_uid)
     if found.st_mode & 0o077:
-        raise InvalidArgumentError(
-            f"{name} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): chmod {mode} it"
-        )
+        raise _open_to_others(str(path), stat.S_IMODE(found.st_mode), "0700")
+
+
+def _another_users(name: str, user: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{name} belongs to user {user}, not to {os.geteuid()}: set XPUSHARE_RUNTIME_DIR to one of yours"
+    )
+
+
+def _open_to_others(name: str, mode: int, wanted: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{name} is open to other users (mode {mode:04o}): chmod {wanted} it")
 
 
 def user_key() -> bytes:
@@ -435,21 +438,19 @@ def _make_key(path: Path, key: bytes | None = None) -> bool:
 
 def read_key(path: Path) -> bytes:
     """Read the key from that file. Raises `InvalidArgumentError` as `user_key` does."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise InvalidArgumentError(f"the key {path} is not a file")
-            _check_private(f"the key {path}", found, "0600")
-            key = os.read(fd, KEY_NBYTES + 1)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+    code, detail, key = native_key(str(path))
+    if code == CONSTANTS["KEY_UNREADABLE"]:
+        error = OSError(detail, os.strerror(detail))
+        if detail in (errno.EMFILE, errno.ENFILE):
             raise from_os_error(error, f"reading the key {path}") from error
-        raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=error.errno) from error
-    if len(key) != KEY_NBYTES:
+        raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=detail) from error
+    if code == CONSTANTS["KEY_NO_FILE"]:
+        raise InvalidArgumentError(f"the key {path} is not a file")
+    if code == CONSTANTS["KEY_OTHER_USER"]:
+        raise _another_users(f"the key {path}", detail)
+    if code == CONSTANTS["KEY_OPEN_TO_OTHERS"]:
+        raise _open_to_others(f"the key {path}", detail, "0600")
+    if code != CONSTANTS["KEY_GOOD"]:
         raise InvalidArgumentError(f"the key {path} must be {KEY_NBYTES} raw bytes")
     return key
 

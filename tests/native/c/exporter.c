@@ -1,5 +1,5 @@
-/* Exports an array of four rows of three numbers, without any Python: exporter KEY BOOT NAMES, in hexadecimal. It prints
- * the message of the array in hexadecimal, and keeps the array until its input ends. */
+/* Exports an array of four rows of three numbers, without any Python: exporter KEY-FILE BOOT NAMES, the last two in
+ * hexadecimal. It prints the message of the array in hexadecimal, and keeps the array until its input ends. */
 #include "exporting.h"
 
 #define TEXT "[[[\"<i4\",4]],0]"
@@ -24,10 +24,7 @@ static size_t write_message(uint8_t *raw, const xp_key *key, const xp_handle *h,
     uint8_t *end = raw;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; end += parts[i++].nbytes)
         memcpy(end, parts[i].at, parts[i].nbytes);
-    xp_parts m;
-    CHECK(xp_parts_of(raw, head.length, &m));
-    xp_hash_message(key, &m, end);
-    CHECK(xp_read_message(key, raw, head.length, &m));
+    CHECK(xp_seal_message(key, raw, head.length));
     return head.length;
 }
 
@@ -42,8 +39,9 @@ int main(int argc, char **argv)
     xp_engine_init();
     xp_domain *d = new_commons();
     xp_exports *t = new_exports(d);
-    read_hex(argv[1], bytes, sizeof bytes);
-    xp_make_key(&key, bytes, sizeof bytes);
+    uint32_t detail;
+    EQUAL(xp_read_key(argv[1], bytes, &detail), XP_KEY_GOOD);
+    xp_make_key(&key, bytes, XP_KEY_NBYTES);
     read_hex(argv[2], t->common.boot_id, sizeof t->common.boot_id);
     read_hex(argv[3], bytes, sizeof bytes);
     memcpy(t->base + XP_TABLE_DEVICES, bytes, sizeof bytes);

@@ -107,6 +107,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(t.text + t.head.text_nbytes + XP_SEAL == raw + size);
         if (xp_leaves_good(&t, itemsizes, 4))
             check_leaves(&t, itemsizes, 4);
+        size_t handles = t.head.memory * sizeof(xp_handle);
+        uint8_t *moved = malloc(size);
+        CHECK(moved != NULL);
+        memcpy(moved, raw, size);
+        EQUAL(xp_move_message(&k, moved, size, t.memory, handles - 1), XP_MOVE_OTHER_COUNT);
+        EQUAL(xp_move_message(&k, moved, size, t.memory, handles), XP_MOVE_GOOD);
+        EQUAL(memcmp(moved, raw, size), 0); /* over the same handles it is the same */
+        free(moved);
         raw[data[0] % size] ^= 1; /* any byte that is altered is noticed */
         CHECK(!xp_read_message(&k, raw, size, &t));
     }
