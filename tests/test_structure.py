@@ -24,7 +24,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("", "_native", "common"),
     ("timeline",),
     ("adapters",),
-    ("_device",),
+    ("device",),
     ("sharing",),
     ("core",),
     ("objects",),

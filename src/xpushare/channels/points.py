@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from xpushare._device import Device
 from xpushare._native import (
     CREW_MEMBERS,
     DONE,
@@ -36,6 +35,7 @@ from xpushare.core.event import Opened
 from xpushare.core.ordering import work_on
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
+from xpushare.device import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
