@@ -5,38 +5,14 @@
 
 /* --- ObjectBase --------------------------------------------------------------------------------------------------- */
 
-static int object_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    xp_object_state *self = (xp_object_state *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->held);
-    Py_VISIT(self->pickled);
-    return 0;
-}
-
-static int object_clear(PyObject *object)
-{
-    xp_object_state *self = (xp_object_state *)object;
-    Py_CLEAR(self->held);
-    Py_CLEAR(self->pickled);
-    return 0;
-}
-
-static void object_dealloc(PyObject *object)
-{
-    PyObject_GC_UnTrack(object);
-    xp_clear_weakrefs(object, ((xp_object_state *)object)->weakrefs);
-    object_clear(object);
-    xp_free(object);
-}
+XP_LIFE(object, .weakrefs = offsetof(xp_object_state, weakrefs), .cleared = XP_OBJECTS(xp_object_state, held, pickled))
 
 static PyMemberDef object_members[] = {XP_WEAKREFS(xp_object_state), {NULL, 0, 0, 0, NULL}};
 static PyType_Slot object_slots[] = {
-    {Py_tp_dealloc, object_dealloc}, {Py_tp_traverse, object_traverse}, {Py_tp_clear, object_clear},
-    {Py_tp_members, object_members}, {0, NULL},
+    XP_LIFE_SLOTS(object), {Py_tp_members, object_members}, {0, NULL},
 };
 static PyType_Spec object_spec = {"xpushare._native.ObjectBase", sizeof(xp_object_state), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, object_slots};
+                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE, object_slots};
 
 XP_READS_OBJECT(held_by, xp_object_state, held)
 XP_READS_OBJECT(pickle_of, xp_object_state, pickled)
@@ -75,25 +51,7 @@ static PyMethodDef on_objects[] = {
 
 /* --- BufferBase --------------------------------------------------------------------------------------------------- */
 
-static int state_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    Py_VISIT(((xp_buffer_state *)object)->pinned);
-    return object_traverse(object, visit, arg);
-}
-
-static int state_clear(PyObject *object)
-{
-    Py_CLEAR(((xp_buffer_state *)object)->pinned);
-    return object_clear(object);
-}
-
-static void state_dealloc(PyObject *object)
-{
-    PyObject_GC_UnTrack(object);
-    xp_clear_weakrefs(object, ((xp_object_state *)object)->weakrefs);
-    state_clear(object);
-    xp_free(object);
-}
+XP_LIFE(state, .base = &object_life, .cleared = XP_OBJECTS(xp_buffer_state, pinned))
 
 static int state_getbuffer(PyObject *self, Py_buffer *view, int flags)
 {
@@ -116,13 +74,11 @@ static PyObject *state_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)
 
 static PyMethodDef state_methods[] = {{"_span", state_span, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyType_Slot state_slots[] = {
-    {Py_tp_dealloc, state_dealloc},     {Py_tp_traverse, state_traverse},
-    {Py_tp_clear, state_clear},         {Py_bf_getbuffer, state_getbuffer},
-    {Py_bf_releasebuffer, state_releasebuffer}, {Py_tp_methods, state_methods},
-    {0, NULL},
+    XP_LIFE_SLOTS(state), {Py_bf_getbuffer, state_getbuffer}, {Py_bf_releasebuffer, state_releasebuffer},
+    {Py_tp_methods, state_methods}, {0, NULL},
 };
 static PyType_Spec state_spec = {"xpushare._native.BufferBase", sizeof(xp_buffer_state), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, state_slots};
+                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, state_slots};
 
 XP_WRITES(pin, xp_buffer_state, pinned, T_OBJECT)
 
@@ -130,35 +86,7 @@ static PyMethodDef on_buffers[] = {{"pin", pin, METH_O, NULL}, {NULL, NULL, 0, N
 
 /* --- ArrayState --------------------------------------------------------------------------------------------------- */
 
-static int array_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    xp_array_state *self = (xp_array_state *)object;
-    Py_VISIT(self->shape);
-    Py_VISIT(self->strides);
-    Py_VISIT(self->dtype);
-    Py_VISIT(self->message);
-    Py_VISIT(self->order);
-    return state_traverse(object, visit, arg);
-}
-
-static int array_clear(PyObject *object)
-{
-    xp_array_state *self = (xp_array_state *)object;
-    Py_CLEAR(self->shape);
-    Py_CLEAR(self->strides);
-    Py_CLEAR(self->dtype);
-    Py_CLEAR(self->message);
-    Py_CLEAR(self->order);
-    return state_clear(object);
-}
-
-static void array_dealloc(PyObject *object)
-{
-    PyObject_GC_UnTrack(object);
-    xp_clear_weakrefs(object, ((xp_object_state *)object)->weakrefs);
-    array_clear(object);
-    xp_free(object);
-}
+XP_LIFE(array, .base = &state_life, .cleared = XP_OBJECTS(xp_array_state, shape, strides, dtype, message, order))
 
 PyObject *xp_array_new(const xp_types *types, PyObject *held, uint32_t forks, PyObject *shape, PyObject *strides,
                        PyObject *dtype, int64_t offset, PyObject *message, PyObject *order)
@@ -188,12 +116,9 @@ xp_array_state *xp_array_of(const xp_types *types, PyObject *object)
     return Py_TYPE(object) == types->shared_array && self->dtype && self->base.base.held ? self : NULL;
 }
 
-static PyType_Slot array_slots[] = {
-    {Py_tp_dealloc, array_dealloc}, {Py_tp_traverse, array_traverse}, {Py_tp_clear, array_clear},
-    {0, NULL},
-};
+static PyType_Slot array_slots[] = {XP_LIFE_SLOTS(array), {0, NULL}};
 static PyType_Spec array_spec = {"xpushare._native.ArrayState", sizeof(xp_array_state), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, array_slots};
+                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, array_slots};
 
 XP_READS_OBJECT(array_shape, xp_array_state, shape)
 XP_READS_OBJECT(array_strides, xp_array_state, strides)

@@ -145,25 +145,20 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     return (PyObject *)self;
 }
 
-static void end_dealloc(PyObject *self)
+static void end_end(PyObject *self)
 {
     xp_end_object *o = (xp_end_object *)self;
-    xp_clear_weakrefs(self, o->weakrefs);
     if (o->joined) {
         Py_BEGIN_ALLOW_THREADS
         xp_end_leave(&o->e);
         xp_crew_unref(o->e.c);
         Py_END_ALLOW_THREADS
     }
-    Py_XDECREF(o->crew);
-    Py_XDECREF((PyObject *)o->loan);
-    Py_XDECREF((PyObject *)o->frame);
-    Py_XDECREF(o->refuse);
-    Py_XDECREF(o->encode);
-    Py_XDECREF(o->signal);
-    Py_XDECREF(o->arrays);
-    xp_free(self);
 }
+
+XP_LIFE(end, .end = end_end, .weakrefs = offsetof(xp_end_object, weakrefs),
+        .fixed = XP_OBJECTS(xp_end_object, crew, loan, frame, refuse, encode, signal),
+        .cleared = XP_OBJECTS(xp_end_object, arrays))
 
 static PyObject *end_leave(PyObject *self, PyObject *Py_UNUSED(a))
 {
@@ -359,11 +354,11 @@ static PyMemberDef end_members[] = {
 };
 
 static PyType_Slot end_slots[] = {
-    {Py_tp_new, end_new},         {Py_tp_dealloc, end_dealloc}, {Py_tp_methods, end_methods},
+    {Py_tp_new, end_new},         XP_LIFE_SLOTS(end),           {Py_tp_methods, end_methods},
     {Py_tp_getset, end_getset},   {Py_tp_members, end_members}, {0, NULL},
 };
 static PyType_Spec end_spec = {"xpushare._native.ChannelEnd", sizeof(xp_end_object), 0,
-                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, end_slots};
+                              XP_WITH_GC | Py_TPFLAGS_BASETYPE, end_slots};
 
 static PyMethodDef functions[] = {
     {"channel_nbytes", channel_nbytes, METH_O, NULL},

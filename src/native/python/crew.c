@@ -70,10 +70,9 @@ static PyObject *crew_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void crew_dealloc(PyObject *self)
+static void crew_end(PyObject *self)
 {
     xp_crew_object *o = (xp_crew_object *)self;
-    xp_clear_weakrefs(self, o->weakrefs);
     if (o->c) {
         Py_BEGIN_ALLOW_THREADS
         xp_crew_close(o->c);
@@ -82,8 +81,9 @@ static void crew_dealloc(PyObject *self)
     }
     if (o->view.obj)
         PyBuffer_Release(&o->view);
-    xp_free(self);
 }
+
+XP_LIFE_PLAIN(crew, .end = crew_end, .weakrefs = offsetof(xp_crew_object, weakrefs))
 
 void xp_crew_unusable(const xp_crew *c, const char *wrong)
 {
@@ -232,18 +232,15 @@ static void leave(xp_member_object *o, bool lock)
     xp_crew_leave(o->c, o->m);
 }
 
-static void member_free(PyObject *self, bool lock)
+static void member_end(PyObject *self, bool lock)
 {
     xp_member_object *o = (xp_member_object *)self;
     leave(o, lock);
     if (o->c)
         xp_crew_unref(o->c);
-    Py_XDECREF(o->crew);
-    Py_XDECREF(o->held);
-    Py_XDECREF(o->died);
-    Py_XDECREF(o->why);
-    xp_free(self);
 }
+
+#define MEMBER_OBJECTS .fixed = XP_OBJECTS(xp_member_object, crew, held, died, why)
 
 static inline xp_member_object *member(PyObject *self)
 {
@@ -270,7 +267,9 @@ static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     return member_new(type, args, KIND_LOCK);
 }
 
-static void lock_dealloc(PyObject *self) { member_free(self, true); }
+static void lock_end(PyObject *self) { member_end(self, true); }
+
+XP_LIFE(lock, .end = lock_end, MEMBER_OBJECTS)
 
 static PyObject *lock_leave(PyObject *self, PyObject *Py_UNUSED(a))
 {
@@ -386,10 +385,10 @@ static PyMethodDef on_locks[] = {
 };
 
 static PyType_Slot lock_slots[] = {
-    {Py_tp_new, lock_new}, {Py_tp_dealloc, lock_dealloc}, {Py_tp_methods, lock_methods}, {0, NULL},
+    {Py_tp_new, lock_new}, XP_LIFE_SLOTS(lock), {Py_tp_methods, lock_methods}, {0, NULL},
 };
 static PyType_Spec lock_spec = {"xpushare._native.LockMember", sizeof(xp_member_object), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, lock_slots};
+                                XP_WITH_GC | Py_TPFLAGS_BASETYPE, lock_slots};
 
 /* --- Atomic --- */
 
@@ -398,7 +397,9 @@ static PyObject *atomic_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     return member_new(type, args, KIND_ATOMIC);
 }
 
-static void atomic_dealloc(PyObject *self) { member_free(self, false); }
+static void atomic_end(PyObject *self) { member_end(self, false); }
+
+XP_LIFE(atomic, .end = atomic_end, MEMBER_OBJECTS)
 
 static PyObject *atomic_leave(PyObject *self, PyObject *Py_UNUSED(a))
 {
@@ -544,10 +545,10 @@ static PyMethodDef on_atomics[] = {
 };
 
 static PyType_Slot atomic_slots[] = {
-    {Py_tp_new, atomic_new}, {Py_tp_dealloc, atomic_dealloc}, {Py_tp_methods, atomic_methods}, {0, NULL},
+    {Py_tp_new, atomic_new}, XP_LIFE_SLOTS(atomic), {Py_tp_methods, atomic_methods}, {0, NULL},
 };
 static PyType_Spec atomic_spec = {"xpushare._native.AtomicMember", sizeof(xp_member_object), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, atomic_slots};
+                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE, atomic_slots};
 
 static PyObject *crew_joined(PyObject *Py_UNUSED(m), PyObject *arg)
 {

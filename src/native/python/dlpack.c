@@ -267,18 +267,16 @@ static PyObject *dltensor_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)t;
 }
 
-static void dltensor_dealloc(PyObject *self)
+static void dltensor_end(PyObject *self)
 {
     xp_dltensor *t = (xp_dltensor *)self;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
     if (t->versioned && t->versioned->deleter)
         t->versioned->deleter(t->versioned);
     if (t->plain && t->plain->deleter)
         t->plain->deleter(t->plain);
-    PyErr_Restore(type, value, trace);
-    xp_free(self);
 }
+
+XP_LIFE_PLAIN(dltensor, .end = dltensor_end)
 
 static PyObject *dltensor_address(PyObject *self, void *Py_UNUSED(c))
 {

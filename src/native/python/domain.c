@@ -81,18 +81,18 @@ static PyMethodDef domain_functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static void domain_dealloc(PyObject *self)
+static void domain_end(PyObject *self)
 {
     xp_domain *d = domain(self);
-    xp_clear_weakrefs(self, ((xp_domain_object *)self)->weakrefs);
     if (d) {
         Py_BEGIN_ALLOW_THREADS
         xp_leave(d);
         xp_domain_unref(d);
         Py_END_ALLOW_THREADS
     }
-    xp_free(self);
 }
+
+XP_LIFE_PLAIN(domain, .end = domain_end, .weakrefs = offsetof(xp_domain_object, weakrefs))
 
 xp_domain *xp_domain_of(PyObject *object)
 {
@@ -232,9 +232,7 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyO
  * two. If there is no memory for the use, the hold stays. */
 static void hold_to_use(xp_lease *self, xp_domain *d)
 {
-    PyObject *type, *value, *trace, *done = NULL;
-    PyErr_Fetch(&type, &value, &trace);
-    PyObject *use = lease_make(Py_TYPE((PyObject *)self), self->domain, self->entry, Py_None, true);
+    PyObject *done = NULL, *use = lease_make(Py_TYPE((PyObject *)self), self->domain, self->entry, Py_None, true);
     if (use && PyList_Append(self->uses, use) == 0) {
         xp_drop(d, self->entry);
         done = PyObject_CallNoArgs(self->uses);
@@ -243,7 +241,6 @@ static void hold_to_use(xp_lease *self, xp_domain *d)
         PyErr_WriteUnraisable(self->uses);
     Py_XDECREF(use);
     Py_XDECREF(done);
-    PyErr_Restore(type, value, trace);
 }
 
 static void end_lease(xp_lease *self)
@@ -263,15 +260,10 @@ static PyObject *lease_end(PyObject *object, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static void lease_dealloc(PyObject *object)
-{
-    xp_lease *self = (xp_lease *)object;
-    end_lease(self);
-    Py_XDECREF(self->domain);
-    Py_XDECREF(self->peer);
-    Py_XDECREF(self->uses);
-    xp_free(object);
-}
+static void lease_died(PyObject *self) { end_lease((xp_lease *)self); }
+
+/* `end_lease` needs all of them */
+XP_LIFE(lease, .end = lease_died, .fixed = XP_OBJECTS(xp_lease, domain, peer, uses))
 
 void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses)
 {
@@ -286,10 +278,10 @@ static PyMemberDef lease_members[] = {
 };
 static PyMethodDef lease_methods[] = {{"end", lease_end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyType_Slot lease_slots[] = {
-    {Py_tp_new, lease_new},         {Py_tp_dealloc, lease_dealloc}, {Py_tp_members, lease_members},
+    {Py_tp_new, lease_new}, XP_LIFE_SLOTS(lease), {Py_tp_members, lease_members},
     {Py_tp_methods, lease_methods}, {0, NULL},
 };
-static PyType_Spec lease_spec = {"xpushare._native.Lease", sizeof(xp_lease), 0, Py_TPFLAGS_DEFAULT, lease_slots};
+static PyType_Spec lease_spec = {"xpushare._native.Lease", sizeof(xp_lease), 0, XP_WITH_GC, lease_slots};
 
 static PyObject *domain_holders(PyObject *self, PyObject *arg)
 {

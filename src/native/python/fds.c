@@ -23,11 +23,7 @@ static void let_go(PyObject *self)
     Py_END_ALLOW_THREADS
 }
 
-static void fd_dealloc(PyObject *self)
-{
-    let_go(self);
-    xp_free(self);
-}
+XP_LIFE_PLAIN(fd, .end = let_go)
 
 /* Takes over `number`, even if it fails. A number below 0 is an error of `call`. */
 PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call)

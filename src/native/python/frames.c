@@ -80,26 +80,15 @@ static void quietly(xp_held_object *o, xp_attempt attempt, request *r)
     Py_END_ALLOW_THREADS
 }
 
-static void held_dealloc(PyObject *self, xp_attempt attempt)
+static void held_end_of(PyObject *self, xp_attempt attempt)
 {
     xp_held_object *o = held(self);
-    xp_clear_weakrefs(self, o->weakrefs);
     if (XP_EXCHANGE(&o->open, 0)) {
         request r = {.slot = o->f.slot};
-        PyObject *type, *value, *trace;
-        PyErr_Fetch(&type, &value, &trace);
         if (usable(o) && point_of(o, &r.point) < 0)
             PyErr_WriteUnraisable(o->order);
         quietly(o, attempt, &r);
-        PyErr_Restore(type, value, trace);
     }
-    Py_XDECREF(o->made);
-    Py_XDECREF(o->order);
-    Py_XDECREF(o->meta);
-    Py_XDECREF(o->text);
-    Py_XDECREF(o->timeout);
-    Py_XDECREF(o->end);
-    xp_free(self);
 }
 
 /* __array__(dtype=None, copy=None) */
@@ -142,9 +131,14 @@ static PyObject *loan_is_open(PyObject *self, PyObject *Py_UNUSED(none)) { retur
 static PyObject *held_seq(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLongLong(held(self)->f.seq); }
 
 static PyMemberDef held_members[] = {XP_WEAKREFS(xp_held_object), {NULL, 0, 0, 0, NULL}};
-static PyType_Slot held_slots[] = {{Py_bf_getbuffer, held_getbuffer}, {Py_tp_members, held_members}, {0, NULL}};
+/* `order` is fixed: when a frame dies, its slot needs the point of the work on it */
+XP_LIFE(held, .weakrefs = offsetof(xp_held_object, weakrefs), .fixed = XP_OBJECTS(xp_held_object, end, order, timeout),
+        .cleared = XP_OBJECTS(xp_held_object, made, meta, text))
+static PyType_Slot held_slots[] = {
+    XP_LIFE_SLOTS(held), {Py_bf_getbuffer, held_getbuffer}, {Py_tp_members, held_members}, {0, NULL},
+};
 static PyType_Spec held_spec = {"xpushare._native.HeldBase", sizeof(xp_held_object), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, held_slots};
+                                XP_WITH_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, held_slots};
 
 XP_READS_OBJECT(held_end, xp_held_object, end)
 XP_READS(held_slot, xp_held_object, f.slot, T_UINT)
@@ -170,7 +164,9 @@ PyObject *xp_loan_new(PyObject *end, PyObject *timeout)
     return self;
 }
 
-static void loan_dealloc(PyObject *self) { held_dealloc(self, try_drop); }
+static void loan_end(PyObject *self) { held_end_of(self, try_drop); }
+
+XP_LIFE(loan, .base = &held_life, .end = loan_end)
 
 static int try_loan(xp_end *e, void *argument) { return xp_end_loan(e, argument); }
 
@@ -287,11 +283,11 @@ static PyMemberDef loan_members[] = {
 };
 
 static PyType_Slot loan_slots[] = {
-    {Py_tp_dealloc, loan_dealloc}, {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
+    XP_LIFE_SLOTS(loan), {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
     {0, NULL},
 };
 static PyType_Spec loan_spec = {"xpushare._native.LoanBase", sizeof(xp_held_object), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, loan_slots};
+                                XP_WITH_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, loan_slots};
 
 XP_WRITES(set_loan_text, xp_held_object, text, T_OBJECT)
 XP_WRITES(set_loan_nbytes, xp_held_object, nbytes, T_ULONGLONG)
@@ -322,7 +318,9 @@ PyObject *xp_frame_new(PyObject *end, const xp_frame *f)
     return self;
 }
 
-static void frame_dealloc(PyObject *self) { held_dealloc(self, try_release); }
+static void frame_end(PyObject *self) { held_end_of(self, try_release); }
+
+XP_LIFE(frame, .base = &held_life, .end = frame_end)
 
 static PyObject *release(xp_held_object *o, bool done)
 {
@@ -378,11 +376,11 @@ static PyMemberDef frame_members[] = {
 };
 
 static PyType_Slot frame_slots[] = {
-    {Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
+    XP_LIFE_SLOTS(frame), {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
     {0, NULL},
 };
 static PyType_Spec frame_spec = {"xpushare._native.FrameBase", sizeof(xp_held_object), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
+                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
 
 XP_READS_OBJECT(frame_meta, xp_held_object, meta)
 XP_READS_OBJECT(frame_text, xp_held_object, text)

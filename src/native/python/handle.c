@@ -32,15 +32,8 @@ const xp_handle *xp_handle_of(const xp_types *types, PyObject *object)
     return Py_TYPE(object) == types->handle && self->unread == NULL && self->h.kind ? &self->h : NULL;
 }
 
-static void handle_dealloc(PyObject *object)
-{
-    xp_handle_object *self = (xp_handle_object *)object;
-    Py_XDECREF(self->raw);
-    Py_XDECREF(self->fields);
-    Py_XDECREF(self->unread);
-    Py_XDECREF(self->newest);
-    xp_free(object);
-}
+XP_LIFE(handle, .fixed = XP_OBJECTS(xp_handle_object, raw, fields),
+        .cleared = XP_OBJECTS(xp_handle_object, unread, newest))
 
 static PyObject *handle_bytes(PyObject *object, PyObject *Py_UNUSED(none))
 {
@@ -92,11 +85,11 @@ static PyMethodDef handle_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot handle_slots[] = {
-    {Py_tp_dealloc, handle_dealloc}, {Py_tp_methods, handle_methods}, {Py_tp_hash, handle_hash},
+    XP_LIFE_SLOTS(handle), {Py_tp_methods, handle_methods}, {Py_tp_hash, handle_hash},
     {Py_tp_richcompare, handle_compare}, {0, NULL},
 };
 static PyType_Spec handle_spec = {"xpushare._native.HandleState", sizeof(xp_handle_object), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, handle_slots};
+                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE, handle_slots};
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 

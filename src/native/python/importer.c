@@ -65,29 +65,7 @@ static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int traverse(PyObject *object, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(((xp_importer *)object)->scopes);
-    Py_VISIT(((xp_importer *)object)->make);
-    Py_VISIT(((xp_importer *)object)->unmap);
-    return 0;
-}
-
-static int clear(PyObject *object)
-{
-    Py_CLEAR(((xp_importer *)object)->scopes);
-    Py_CLEAR(((xp_importer *)object)->make);
-    Py_CLEAR(((xp_importer *)object)->unmap);
-    return 0;
-}
-
-static void dealloc(PyObject *object)
-{
-    PyObject_GC_UnTrack(object);
-    clear(object);
-    xp_free(object);
-}
+XP_LIFE(importer, .cleared = XP_OBJECTS(xp_importer, scopes, make, unmap))
 
 /* Return the handle in a payload of `size` bytes, for an export of which `nbytes` are exposed. Returns false if it
  * is of another kind. */
@@ -271,10 +249,9 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_new, new},     {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL},
+    {Py_tp_new, new}, XP_LIFE_SLOTS(importer), {Py_tp_methods, methods}, {0, NULL},
 };
 static PyType_Spec spec = {"xpushare._native.Importer", sizeof(xp_importer), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+                           XP_WITH_GC, slots};
 
 int xp_init_importer(PyObject *module) { return xp_add_type(module, &spec); }

@@ -94,14 +94,14 @@ typedef struct {
     unsigned forks; /* begun before the mapping was made */
 } xp_range;
 
-static void range_dealloc(PyObject *self)
+static void range_end(PyObject *self)
 {
     xp_range *r = (xp_range *)self;
-    xp_clear_weakrefs(self, r->weakrefs);
     if (r->base)
         munmap(r->base, r->nbytes);
-    xp_free(self);
 }
+
+XP_LIFE_PLAIN(range, .end = range_end, .weakrefs = offsetof(xp_range, weakrefs))
 
 static PyObject *range_new(PyTypeObject *type, char *base, uint64_t nbytes)
 {

@@ -13,6 +13,7 @@
 #include "../../engine/crew.h"
 #include "../../engine/events.h"
 #include "../../engine/seal.h"
+#include "life.h"
 #include "types.h"
 
 #ifndef Py_BEGIN_CRITICAL_SECTION /* then the GIL is held */

@@ -14,7 +14,7 @@ typedef struct {
     uint32_t works;
 } xp_pin;
 
-static void pinned_dealloc(PyObject *self) { xp_free(self); }
+XP_LIFE_PLAIN(pinned, .end = NULL)
 
 static PyMemberDef pinned_members[] = {
     {"pins", T_UINT, offsetof(xp_pinned, pins), READONLY, NULL},
@@ -61,36 +61,23 @@ static PyObject *pin_works(PyObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static int pin_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    const xp_pin *pin = (const xp_pin *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(pin->piece);
-    Py_VISIT(pin->mapped);
-    return 0;
-}
-
-static void pin_dealloc(PyObject *self)
+static void pin_end(PyObject *self)
 {
     xp_pin *pin = (xp_pin *)self;
-    PyObject_GC_UnTrack(self);
     for (Py_ssize_t i = 0; i < PyTuple_Size(pin->mapped); i++) {
         /* `pins` first: a view is seen where there are more pins than working ones */
         __atomic_fetch_sub(&pinned_at(pin, i)->pins, 1, __ATOMIC_SEQ_CST);
         __atomic_fetch_sub(&pinned_at(pin, i)->working, pin->works, __ATOMIC_SEQ_CST);
     }
-    Py_CLEAR(pin->mapped);
-    Py_CLEAR(pin->piece);
-    xp_free(self);
 }
+
+XP_LIFE(pin, .end = pin_end, .fixed = XP_OBJECTS(xp_pin, piece, mapped))
 
 static PyMethodDef pin_methods[] = {{"works", pin_works, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyType_Slot pin_slots[] = {
-    {Py_tp_new, pin_new},           {Py_tp_dealloc, pin_dealloc}, {Py_tp_traverse, pin_traverse},
-    {Py_tp_methods, pin_methods},   {0, NULL},
+    {Py_tp_new, pin_new}, XP_LIFE_SLOTS(pin), {Py_tp_methods, pin_methods}, {0, NULL},
 };
-static PyType_Spec pin_spec = {"xpushare._native.Pin", sizeof(xp_pin), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                               pin_slots};
+static PyType_Spec pin_spec = {"xpushare._native.Pin", sizeof(xp_pin), 0, XP_WITH_GC, pin_slots};
 
 int xp_init_pins(PyObject *module)
 {

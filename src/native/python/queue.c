@@ -163,11 +163,9 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void calls_dealloc(PyObject *self)
-{
-    xp_queue_calls_unref(((calls_object *)self)->calls);
-    xp_free(self);
-}
+static void calls_end(PyObject *self) { xp_queue_calls_unref(((calls_object *)self)->calls); }
+
+XP_LIFE_PLAIN(calls, .end = calls_end)
 
 static PyObject *calls_works(PyObject *self, void *Py_UNUSED(c))
 {
@@ -532,13 +530,14 @@ static PyGetSetDef queue_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static void queue_dealloc(PyObject *self)
+static void queue_end(PyObject *self)
 {
     xp_queue *queue = ((queue_object *)self)->queue; /* guards and held work keep it alive */
     if (queue)
         xp_queue_unref(queue);
-    xp_free(self);
 }
+
+XP_LIFE_PLAIN(queue, .end = queue_end)
 
 static PyType_Slot queue_slots[] = {
     {Py_tp_new, queue_new}, {Py_tp_dealloc, queue_dealloc}, {Py_tp_methods, queue_methods},

@@ -1,9 +1,7 @@
 /* End, Resource, Timeline, AllocationBase, PagesBase, RangeBase: the owners of driver resources, and pieces of
  * memory.
  *
- * An object gets all its state when it is made, so no method ever sees half an object. Fields that cannot change
- * have no tp_clear, like a tuple's items: every cycle passes through a field that was set later, which the collector
- * clears. */
+ * An object gets all its state when it is made, so no method ever sees half an object. */
 #include "handle.h"
 #include "resources.h"
 
@@ -113,11 +111,12 @@ static bool end_call(PyTypeObject *type, PyObject *release, PyObject *arguments,
 static void end_finalize(PyObject *object)
 {
     xp_end *end = (xp_end *)object;
-    PyObject *release = xp_exchange(end, &end->release, NULL), *type, *value, *trace;
+    PyObject *release = xp_exchange(end, &end->release, NULL);
     if (release == NULL)
         return;
     PyObject *arguments = xp_exchange(end, &end->arguments, NULL), *forget = xp_exchange(end, &end->forget, NULL);
     PyObject *key = xp_exchange(end, &end->key, NULL), *keep = xp_exchange(end, &end->keep, NULL);
+    PyObject *type, *value, *trace; /* the collector calls this, too */
     PyErr_Fetch(&type, &value, &trace);
     if (is_ours(Py_TYPE(object), end->forks) && !end_call(Py_TYPE(object), release, arguments, forget, key, keep))
         PyErr_WriteUnraisable(release);
@@ -127,37 +126,13 @@ static void end_finalize(PyObject *object)
     PyErr_Restore(type, value, trace);
 }
 
-static int end_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    const xp_end *end = (const xp_end *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(end->release);
-    Py_VISIT(end->arguments);
-    Py_VISIT(end->forget);
-    Py_VISIT(end->key);
-    Py_VISIT(end->keep);
-    return 0;
-}
-
-static int end_clear(PyObject *self)
-{
-    on_death(self, NULL, NULL, NULL);
-    return 0;
-}
-
-static void end_dealloc(PyObject *self)
-{
-    PyObject_GC_UnTrack(self);
-    end_finalize(self);
-    end_clear(self);
-    xp_free(self);
-}
+XP_LIFE(end, .end = end_finalize, .fixed = XP_OBJECTS(xp_end, release, arguments),
+        .cleared = XP_OBJECTS(xp_end, forget, key, keep))
 
 static PyType_Slot end_slots[] = {
-    {Py_tp_new, end_new},           {Py_tp_dealloc, end_dealloc}, {Py_tp_finalize, end_finalize},
-    {Py_tp_traverse, end_traverse}, {Py_tp_clear, end_clear},     {0, NULL},
+    {Py_tp_new, end_new}, XP_LIFE_SLOTS(end), {Py_tp_finalize, end_finalize}, {0, NULL},
 };
-static PyType_Spec end_spec = {"xpushare._native.End", sizeof(xp_end), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+static PyType_Spec end_spec = {"xpushare._native.End", sizeof(xp_end), 0, XP_WITH_GC,
                                end_slots};
 
 /* --- Resource ----------------------------------------------------------------------------------------------------- */
@@ -198,37 +173,7 @@ static PyObject *resource_foreign_process(PyObject *self, void *Py_UNUSED(c))
     return PyBool_FromLong(((xp_resource *)self)->forks != XP_RELAXED(&xp_fork_count));
 }
 
-static int resource_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    const xp_resource *r = (const xp_resource *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(r->device);
-    Py_VISIT(r->driver);
-    Py_VISIT(r->end);
-    return 0;
-}
-
-/* First, so that nobody finds it any more. */
-static void resource_hide(PyObject *self)
-{
-    PyObject_GC_UnTrack(self);
-    xp_clear_weakrefs(self, ((xp_resource *)self)->weakrefs);
-}
-
-static void resource_free(PyObject *self)
-{
-    xp_resource *r = (xp_resource *)self;
-    Py_CLEAR(r->end);
-    Py_CLEAR(r->device);
-    Py_CLEAR(r->driver);
-    xp_free(self);
-}
-
-static void resource_dealloc(PyObject *self)
-{
-    resource_hide(self);
-    resource_free(self);
-}
+XP_LIFE(resource, .weakrefs = offsetof(xp_resource, weakrefs), .fixed = XP_OBJECTS(xp_resource, end, device, driver))
 
 static PyMemberDef resource_members[] = {
     OBJECT(xp_resource, device),
@@ -247,12 +192,11 @@ static PyMethodDef resource_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot resource_slots[] = {
-    {Py_tp_new, resource_new},           {Py_tp_dealloc, resource_dealloc}, {Py_tp_traverse, resource_traverse},
-    {Py_tp_members, resource_members},   {Py_tp_getset, resource_getset},   {Py_tp_methods, resource_methods},
-    {0, NULL},
+    {Py_tp_new, resource_new}, XP_LIFE_SLOTS(resource), {Py_tp_members, resource_members},
+    {Py_tp_getset, resource_getset}, {Py_tp_methods, resource_methods}, {0, NULL},
 };
 static PyType_Spec resource_spec = {"xpushare._native.Resource", sizeof(xp_resource), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, resource_slots};
+                                    XP_WITH_GC | Py_TPFLAGS_BASETYPE, resource_slots};
 
 /* --- AllocationBase ----------------------------------------------------------------------------------------------- */
 
@@ -344,41 +288,8 @@ static PyObject *allocation_new(PyTypeObject *type, PyObject *args, PyObject *kw
     return allocation_make(type, given[DEVICE], given[DRIVER], given[END], &rest);
 }
 
-static int allocation_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    const xp_allocation *a = (const xp_allocation *)self;
-    Py_VISIT(a->kind);
-    Py_VISIT(a->source);
-    Py_VISIT(a->name);
-    Py_VISIT(a->earlier);
-    Py_VISIT(a->handle);
-    Py_VISIT(a->prepared);
-    Py_VISIT(a->exposure);
-    Py_VISIT(a->uses);
-    return resource_traverse(self, visit, arg);
-}
-
-static int allocation_clear(PyObject *self)
-{
-    xp_allocation *a = (xp_allocation *)self;
-    Py_XDECREF(xp_exchange(a, &a->handle, NULL));
-    Py_XDECREF(xp_exchange(a, &a->prepared, NULL));
-    Py_XDECREF(xp_exchange(a, &a->exposure, NULL));
-    Py_XDECREF(xp_exchange(a, &a->uses, NULL));
-    return 0;
-}
-
-static void allocation_dealloc(PyObject *self)
-{
-    xp_allocation *a = (xp_allocation *)self;
-    resource_hide(self);
-    allocation_clear(self);
-    Py_CLEAR(a->kind);
-    Py_CLEAR(a->source);
-    Py_CLEAR(a->name);
-    Py_CLEAR(a->earlier);
-    resource_free(self);
-}
+XP_LIFE(allocation, .base = &resource_life, .fixed = XP_OBJECTS(xp_allocation, kind, source, name, earlier),
+        .cleared = XP_OBJECTS(xp_allocation, handle, prepared, exposure, uses))
 
 /* Equal for handles of which the newer one can replace the other: see `xp_does_for`. */
 static PyObject *told_apart(const xp_handle *h)
@@ -467,12 +378,11 @@ static PyMemberDef allocation_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot allocation_slots[] = {
-    {Py_tp_new, allocation_new},     {Py_tp_dealloc, allocation_dealloc}, {Py_tp_traverse, allocation_traverse},
-    {Py_tp_clear, allocation_clear}, {Py_tp_members, allocation_members}, {Py_tp_methods, allocation_methods},
-    {Py_tp_getset, allocation_getset}, {0, NULL},
+    {Py_tp_new, allocation_new}, XP_LIFE_SLOTS(allocation), {Py_tp_members, allocation_members},
+    {Py_tp_methods, allocation_methods}, {Py_tp_getset, allocation_getset}, {0, NULL},
 };
 static PyType_Spec allocation_spec = {"xpushare._native.AllocationBase", sizeof(xp_allocation), 0,
-                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, allocation_slots};
+                                      XP_WITH_GC | Py_TPFLAGS_BASETYPE, allocation_slots};
 
 /* --- Timeline ----------------------------------------------------------------------------------------------------- */
 
@@ -497,26 +407,8 @@ static PyObject *timeline_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return made;
 }
 
-static int timeline_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(((const xp_timeline *)self)->slot);
-    Py_VISIT(((const xp_timeline *)self)->prepared);
-    return resource_traverse(self, visit, arg);
-}
-
-static int timeline_clear(PyObject *self)
-{
-    Py_XDECREF(xp_exchange(self, &((xp_timeline *)self)->prepared, NULL));
-    return 0;
-}
-
-static void timeline_dealloc(PyObject *self)
-{
-    resource_hide(self);
-    timeline_clear(self);
-    Py_CLEAR(((xp_timeline *)self)->slot);
-    resource_free(self);
-}
+XP_LIFE(timeline, .base = &resource_life, .fixed = XP_OBJECTS(xp_timeline, slot),
+        .cleared = XP_OBJECTS(xp_timeline, prepared))
 
 static PyMemberDef timeline_members[] = {
     OBJECT(xp_timeline, slot),
@@ -524,11 +416,10 @@ static PyMemberDef timeline_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot timeline_slots[] = {
-    {Py_tp_new, timeline_new},     {Py_tp_dealloc, timeline_dealloc}, {Py_tp_traverse, timeline_traverse},
-    {Py_tp_clear, timeline_clear}, {Py_tp_members, timeline_members}, {0, NULL},
+    {Py_tp_new, timeline_new}, XP_LIFE_SLOTS(timeline), {Py_tp_members, timeline_members}, {0, NULL},
 };
 static PyType_Spec timeline_spec = {"xpushare._native.Timeline", sizeof(xp_timeline), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, timeline_slots};
+                                    XP_WITH_GC, timeline_slots};
 
 /* --- PagesBase ---------------------------------------------------------------------------------------------------- */
 
@@ -558,11 +449,10 @@ static PyMemberDef pages_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot pages_slots[] = {
-    {Py_tp_new, pages_new},         {Py_tp_dealloc, resource_dealloc}, {Py_tp_traverse, resource_traverse},
-    {Py_tp_members, pages_members}, {0, NULL},
+    {Py_tp_new, pages_new}, XP_LIFE_SLOTS(resource), {Py_tp_members, pages_members}, {0, NULL},
 };
 static PyType_Spec pages_spec = {"xpushare._native.PagesBase", sizeof(xp_pages), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, pages_slots};
+                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, pages_slots};
 
 /* --- RangeBase ---------------------------------------------------------------------------------------------------- */
 
@@ -659,29 +549,7 @@ static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t 
                       h->flags & XP_ENTRY_READ_ONLY, args[0], args[4]);
 }
 
-static int range_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    const xp_range *r = (const xp_range *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(r->allocation);
-    Py_VISIT(r->device);
-    Py_VISIT(r->context);
-    Py_VISIT(r->handle);
-    Py_VISIT(r->lease);
-    return 0;
-}
-
-static void range_dealloc(PyObject *self)
-{
-    xp_range *r = (xp_range *)self;
-    PyObject_GC_UnTrack(self);
-    Py_CLEAR(r->allocation);
-    Py_CLEAR(r->device);
-    Py_CLEAR(r->context);
-    Py_CLEAR(r->handle);
-    Py_CLEAR(r->lease);
-    xp_free(self);
-}
+XP_LIFE(range, .fixed = XP_OBJECTS(xp_range, allocation, device, context, handle, lease))
 
 static PyMemberDef range_members[] = {
     OBJECT(xp_range, allocation), NUMBER(xp_range, offset),  NUMBER(xp_range, nbytes), OBJECT(xp_range, device),
@@ -694,11 +562,11 @@ static PyMethodDef range_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot range_slots[] = {
-    {Py_tp_new, range_new},         {Py_tp_dealloc, range_dealloc}, {Py_tp_traverse, range_traverse},
-    {Py_tp_members, range_members}, {Py_tp_methods, range_methods}, {0, NULL},
+    {Py_tp_new, range_new}, XP_LIFE_SLOTS(range), {Py_tp_members, range_members},
+    {Py_tp_methods, range_methods}, {0, NULL},
 };
 static PyType_Spec range_spec = {"xpushare._native.RangeBase", sizeof(xp_range), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, range_slots};
+                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, range_slots};
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 

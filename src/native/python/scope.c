@@ -67,25 +67,7 @@ static PyObject *scopes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-static int scopes_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((xp_scopes *)self)->failed);
-    return 0;
-}
-
-static int scopes_clear(PyObject *self)
-{
-    Py_CLEAR(((xp_scopes *)self)->failed);
-    return 0;
-}
-
-static void scopes_dealloc(PyObject *self)
-{
-    PyObject_GC_UnTrack(self);
-    scopes_clear(self);
-    xp_free(self);
-}
+XP_LIFE(scopes, .cleared = XP_OBJECTS(xp_scopes, failed))
 
 static PyObject *scopes_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -101,11 +83,10 @@ static PyObject *scopes_call(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 static PyType_Slot scopes_slots[] = {
-    {Py_tp_new, scopes_new},         {Py_tp_dealloc, scopes_dealloc}, {Py_tp_traverse, scopes_traverse},
-    {Py_tp_clear, scopes_clear}, {Py_tp_call, scopes_call},       {0, NULL},
+    {Py_tp_new, scopes_new}, XP_LIFE_SLOTS(scopes), {Py_tp_call, scopes_call}, {0, NULL},
 };
-static PyType_Spec scopes_spec = {"xpushare._native.Scopes", sizeof(xp_scopes), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, scopes_slots};
+static PyType_Spec scopes_spec = {"xpushare._native.Scopes", sizeof(xp_scopes), 0, XP_WITH_GC,
+                                  scopes_slots};
 
 static bool is_empty(const xp_scope *scope) { return scope->exchange == NULL && scope->push == NULL; }
 
@@ -140,20 +121,16 @@ static PyObject *with_exit(PyObject *object, PyObject *const *Py_UNUSED(args), P
     Py_RETURN_NONE;
 }
 
-static void with_dealloc(PyObject *self)
-{
-    Py_XDECREF(((xp_with *)self)->scopes);
-    xp_free(self);
-}
+XP_LIFE(with, .fixed = XP_OBJECTS(xp_with, scopes))
 
 static PyMethodDef with_methods[] = {
     {"__enter__", with_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(with_exit), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
-static PyType_Slot with_slots[] = {{Py_tp_dealloc, with_dealloc}, {Py_tp_methods, with_methods}, {0, NULL}};
+static PyType_Slot with_slots[] = {XP_LIFE_SLOTS(with), {Py_tp_methods, with_methods}, {0, NULL}};
 static PyType_Spec with_spec = {"xpushare._native.Scope", sizeof(xp_with), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, with_slots};
+                                XP_WITH_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, with_slots};
 
 int xp_init_scope(PyObject *module)
 {

@@ -46,10 +46,9 @@ static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void slot_dealloc(PyObject *self)
+static void slot_end(PyObject *self)
 {
     xp_slot_object *o = (xp_slot_object *)self;
-    xp_clear_weakrefs(self, o->weakrefs);
     if (o->s) {
         Py_BEGIN_ALLOW_THREADS
         xp_slot_drop(o->s);
@@ -57,9 +56,10 @@ static void slot_dealloc(PyObject *self)
         xp_slot_unref(o->s);
         Py_END_ALLOW_THREADS
     }
-    Py_XDECREF(o->domain);
-    xp_free(self);
 }
+
+XP_LIFE(slot, .end = slot_end, .weakrefs = offsetof(xp_slot_object, weakrefs),
+        .fixed = XP_OBJECTS(xp_slot_object, domain))
 
 static PyObject *slot_detach(PyObject *self, PyObject *Py_UNUSED(a))
 {
@@ -469,10 +469,10 @@ static PyMethodDef slot_methods[] = {
 static PyMemberDef slot_members[] = {XP_WEAKREFS(xp_slot_object), {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot slot_slots[] = {
-    {Py_tp_new, slot_new},         {Py_tp_dealloc, slot_dealloc}, {Py_tp_getset, slot_getset},
+    {Py_tp_new, slot_new},         XP_LIFE_SLOTS(slot),           {Py_tp_getset, slot_getset},
     {Py_tp_methods, slot_methods}, {Py_tp_members, slot_members}, {0, NULL},
 };
-static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object), 0, Py_TPFLAGS_DEFAULT, slot_slots};
+static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object), 0, XP_WITH_GC, slot_slots};
 
 xp_slot *xp_slot_of(PyObject *object)
 {

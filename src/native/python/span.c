@@ -129,24 +129,15 @@ static PyObject *span_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                      nstrides >= 0 ? strides : NULL, format, itemsize);
 }
 
-static void span_dealloc(PyObject *self)
+static void span_end(PyObject *self)
 {
     xp_span *s = (xp_span *)self;
-    PyObject_GC_UnTrack(self);
-    xp_clear_weakrefs(self, s->weakrefs);
     PyMem_Free(s->format);
     PyMem_Free(s->dims);
-    Py_CLEAR(s->owner);
-    xp_free(self);
 }
 
-/* No tp_clear: like a tuple, a span never releases its owner while a view may use the memory. */
-static int span_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((xp_span *)self)->owner);
-    return 0;
-}
+/* `owner` is fixed: a span never releases it while a view may use the memory. */
+XP_LIFE(span, .end = span_end, .weakrefs = offsetof(xp_span, weakrefs), .fixed = XP_OBJECTS(xp_span, owner))
 
 static int span_getbuffer(PyObject *self, Py_buffer *view, int flags)
 {
@@ -209,12 +200,10 @@ static PyGetSetDef span_getset[] = {
 static PyMemberDef span_members[] = {XP_WEAKREFS(xp_span), {NULL, 0, 0, 0, NULL}};
 
 static PyType_Slot span_slots[] = {
-    {Py_tp_new, span_new},         {Py_tp_dealloc, span_dealloc}, {Py_tp_traverse, span_traverse},
-    {Py_tp_getset, span_getset},   {Py_tp_members, span_members}, {Py_bf_getbuffer, span_getbuffer},
-    {0, NULL},
+    {Py_tp_new, span_new}, XP_LIFE_SLOTS(span), {Py_tp_getset, span_getset}, {Py_tp_members, span_members},
+    {Py_bf_getbuffer, span_getbuffer}, {0, NULL},
 };
-static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                                span_slots};
+static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, XP_WITH_GC, span_slots};
 
 int xp_span_buffer(PyObject *span, Py_buffer *view, int flags)
 {
