@@ -90,7 +90,7 @@ def layouts() -> dict[str, tuple[str, list[object]]]:
     described = json.loads(channel.text)[1:]  # the first is the device's uuid
     crew_parts: list[object] = [text for name, text in crew.items() if name not in LOCAL]
     crew_parts += [crews._KINDS, crews._RECORD, crews._RECORDS, crews._FORMAT.format, crews._FORMAT_AT]
-    crew_parts += [handle.CHANNEL_MAGIC, channel.numbers, described, frames._HEAD.format, frames.TEXT_NBYTES]
+    crew_parts += [handle.CHANNEL_MAGIC, tuple(channel.numbers), described, frames._HEAD.format, frames.TEXT_NBYTES]
     crew_parts += [frames.laid_out({"x": np.zeros((2, 3), "f4"), "y": [np.zeros(3, "i8")]}, 4096).text]
     crew_parts += [frames.encode_meta(TREE, 4096)]
     keeper: list[object] = [
@@ -177,6 +177,14 @@ def test_every_shared_structure_has_a_version() -> None:
     covered = {name for _, parts in layouts().values() for part in parts for name in str(part).split()[1:2]}
     assert shared - covered == set()
     assert len(shared) > 20
+
+
+def test_the_numbers_of_a_channel_are_the_fields_of_the_engines_structure() -> None:
+    body = declared("channel.h")["xp_geometry"].split("{")[1]
+    fields = [name.strip() for line in body.split(";") for name in re.sub(r"\buint\d+_t\b|}", "", line).split(",")]
+    assert [name for name in fields if name and name != "reserved" and name != "xp_geometry"] == list(
+        geometry.Numbers._fields
+    )
 
 
 def test_the_digest_sees_a_change() -> None:

@@ -253,7 +253,7 @@ class Channel(Advised, Awaitable):
             )
         except OSError as error:
             if error.errno == EBUSY:
-                raise too_many_writers(crew.name, geometry.numbers[3]) from None
+                raise too_many_writers(crew.name, geometry.numbers.writers) from None
             raise
         self.closed = False
         self.name = crew.name
@@ -364,7 +364,9 @@ class Channel(Advised, Awaitable):
         end = self._end
         any_shape = end.geometry.dtype is None
         try:
-            content = laid_out(array_or_tree, end.geometry.numbers[0]) if any_shape else prepared(end, array_or_tree)
+            content = (
+                laid_out(array_or_tree, end.geometry.numbers.nbytes) if any_shape else prepared(end, array_or_tree)
+            )
         except InvalidArgumentError:
             self._become_writer()  # an object that cannot send at all says that instead
             raise
@@ -376,7 +378,7 @@ class Channel(Advised, Awaitable):
     def _become_writer(self) -> None:
         end = self._use()
         if end.write() == _native.CHANNEL_NO_WRITER:
-            raise too_many_writers(self.name, end.geometry.numbers[3])
+            raise too_many_writers(self.name, end.geometry.numbers.writers)
 
     def finish(self) -> None:
         """Announce that this writer sends no more frames.
@@ -397,7 +399,7 @@ class Channel(Advised, Awaitable):
         """
         end = self._use()
         if end.finish() == _native.CHANNEL_NO_WRITER:
-            raise too_many_writers(self.name, end.geometry.numbers[3])
+            raise too_many_writers(self.name, end.geometry.numbers.writers)
 
     # --- reading
 

@@ -91,7 +91,8 @@ class End(ChannelEnd):
         self.points = None
         place, stride = crew.ranges[1], geometry.stride
         self.places = [
-            place.replace(offset=place.offset + i * stride, nbytes=geometry.numbers[0]) for i in range(geometry.count)
+            place.replace(offset=place.offset + i * stride, nbytes=geometry.numbers.nbytes)
+            for i in range(geometry.count)
         ]
         return self
 
@@ -168,7 +169,7 @@ class End(ChannelEnd):
             case _native.CHANNEL_SAID_END:
                 raise InvalidArgumentError("this writer has said finish(): create the channel again to send more")
             case _native.CHANNEL_NO_WRITER:
-                raise too_many_writers(name, self.geometry.numbers[3])
+                raise too_many_writers(name, self.geometry.numbers.writers)
             case _ if wanted == "frame":
                 raise self._no_frame(timeout)
             case _:
@@ -178,7 +179,7 @@ class End(ChannelEnd):
         """Return the error for a frame that did not arrive in time. If the readers hold as many frames as they may, the
         error says how to continue. Otherwise it says whether there is a writer.
         """
-        slots, writers = self.geometry.numbers[1], self.geometry.numbers[3]
+        slots, writers = self.geometry.numbers.slots, self.geometry.numbers.writers
         most = slots - 1 - writers
         members = surveyed(self.crew)["members"]
         own = ((each["held"], each["lag"]) for each in members if each["member"] == self.member)
@@ -199,7 +200,7 @@ class End(ChannelEnd):
         )
 
     def encoded(self, meta: object) -> bytes:
-        return encode_meta(meta, self.geometry.numbers[7])
+        return encode_meta(meta, self.geometry.numbers.meta_nbytes)
 
     def signalled(self, order: Any) -> int:
         point: int = self.points.signalled(order)

@@ -6,7 +6,7 @@ import json
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native
 from xpushare.adapters import HOST
@@ -20,17 +20,27 @@ from xpushare.common.sizes import readable
 from xpushare.device import Device
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
-__all__ = ["WRITERS_MOST", "Geometry", "choice", "describe", "read_geometry", "read_numbers", "stride_of", "wanted"]
+__all__ = [
+    "WRITERS_MOST",
+    "Geometry",
+    "Numbers",
+    "choice",
+    "describe",
+    "read_geometry",
+    "read_numbers",
+    "stride_of",
+    "wanted",
+]
 
 WRITERS_MOST: Final = 64
 
 _ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
 _PAGE: Final = 4096
 _NBYTES_MOST: Final = (1 << 47) - 1  # of a frame
-_OPTIONS: Final[tuple[tuple[str, int, Callable[[int], object]], ...]] = (  # and their places in the numbers
-    ("slots", 1, str), ("writers", 3, str), ("history", 4, str), ("redeliver", 5, str),
-    ("on_full", 6, lambda number: repr([*_ON_FULL][number])), ("meta_nbytes", 7, str),
-)  # fmt: skip
+_OPTIONS: Final[dict[str, Callable[[int], object]]] = {  # numbers that a caller chooses, and how messages show them
+    "slots": str, "writers": str, "history": str, "redeliver": str,
+    "on_full": lambda number: repr([*_ON_FULL][number]), "meta_nbytes": str,
+}  # fmt: skip
 
 
 def _count(name: str, value: int, least: int, most: int) -> int:
@@ -50,6 +60,21 @@ def stride_of(nbytes: int) -> int:
     return -(-nbytes // unit) * unit
 
 
+class Numbers(NamedTuple):
+    """The numbers of a channel's layout, in the order in which native code takes them (`xp_geometry`)."""
+
+    nbytes: int  # of a frame
+    slots: int
+    spare: int  # extra slots for failed frames
+    writers: int
+    history: int
+    redeliver: int
+    on_full: int
+    meta_nbytes: int
+    text_nbytes: int
+    device: int  # 1 if devices work on frames
+
+
 @final
 class Geometry:
     """The layout of a channel. It consists of the numbers that native code stores (sizes, counts and options), and of
@@ -58,12 +83,12 @@ class Geometry:
 
     __slots__ = ("device", "dtype", "numbers", "shape", "stride", "text")
 
-    def __init__(self, numbers: tuple[int, ...], shape: Any, dtype: Any, device: Device) -> None:
+    def __init__(self, numbers: Numbers, shape: Any, dtype: Any, device: Device) -> None:
         self.numbers: Final = numbers
         self.shape: Final = shape
         self.dtype: Final = dtype
         self.device: Final = device
-        self.stride: Final = stride_of(numbers[0])
+        self.stride: Final = stride_of(numbers.nbytes)
         described = None if dtype is None else [list(shape), describe_dtype(dtype), dtype.itemsize]
         self.text: Final = json.dumps([str(device.uuid), device.backend, described]).encode()
         if len(self.text) > _native.CHANNEL_TEXT:
@@ -72,7 +97,7 @@ class Geometry:
     @property
     def count(self) -> int:
         """The number of slots, including the extra slots for failed frames."""
-        return self.numbers[1] + self.numbers[2]
+        return self.numbers.slots + self.numbers.spare
 
     @property
     def total(self) -> int:
@@ -84,15 +109,15 @@ class Geometry:
         """
         found = [
             f"{option}={shown(had)}, not {shown(asked)}"
-            for option, at, shown in _OPTIONS
-            if (had := there.numbers[at]) != (asked := self.numbers[at])
+            for option, shown in _OPTIONS.items()
+            if (had := getattr(there.numbers, option)) != (asked := getattr(self.numbers, option))
         ]
-        if self.text != there.text or self.numbers[0] != there.numbers[0]:
+        if self.text != there.text or self.numbers.nbytes != there.numbers.nbytes:
             found.insert(0, f"{_frames(there)} on {there.device}, not {_frames(self)} on {self.device}")
         return found
 
 
-def read_numbers(crew: Crew) -> tuple[tuple[int, ...], str, str, Any]:
+def read_numbers(crew: Crew) -> tuple[Numbers, str, str, Any]:
     """Return the numbers of a channel's layout, the device's uuid and backend, and the description of the frames, which
     is not checked. Any member may have damaged them. Raises `InvalidHandleError` then.
     """
@@ -103,7 +128,7 @@ def read_numbers(crew: Crew) -> tuple[tuple[int, ...], str, str, Any]:
             raise TypeError("the device is not a text")
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidHandleError(f"the channel's description is damaged: {error}") from None
-    return numbers, printable(uuid), printable(backend), described
+    return Numbers(*numbers), printable(uuid), printable(backend), described
 
 
 def read_geometry(crew: Crew) -> Geometry:
@@ -120,7 +145,7 @@ def read_geometry(crew: Crew) -> Geometry:
     if len(crew.ranges) != 2:
         raise InvalidHandleError("the channel has no slots")
     found = Geometry(numbers, shape, dtype, crew.ranges[1].device)
-    fits = dtype is None or (min(shape or (1,)) >= 0 and math.prod(shape or ()) * dtype.itemsize == numbers[0])
+    fits = dtype is None or (min(shape or (1,)) >= 0 and math.prod(shape or ()) * dtype.itemsize == numbers.nbytes)
     if not fits or crew.ranges[1].nbytes < found.total:
         raise InvalidHandleError("the channel's frames do not fit in its slots")
     return found
@@ -152,17 +177,24 @@ def wanted(
     slots = _count("slots", slots, writers + 2, 4096 - _native.CHANNEL_SPARE)
     history = _count("history", history, 0, slots - 1 - writers)
     redeliver = _count("redeliver", redeliver, 0, (1 << 31) - 1)
-    numbers = (
-        size, slots, _native.CHANNEL_SPARE if redeliver else 0, writers, history, redeliver,
-        choice("on_full", on_full, _ON_FULL), _count("meta_nbytes", meta_nbytes, 0, 1 << 20),
-        TEXT_NBYTES if kind is None else 0, int(device.backend != HOST),
-    )  # fmt: skip
+    numbers = Numbers(
+        nbytes=size,
+        slots=slots,
+        spare=_native.CHANNEL_SPARE if redeliver else 0,
+        writers=writers,
+        history=history,
+        redeliver=redeliver,
+        on_full=choice("on_full", on_full, _ON_FULL),
+        meta_nbytes=_count("meta_nbytes", meta_nbytes, 0, 1 << 20),
+        text_nbytes=TEXT_NBYTES if kind is None else 0,
+        device=int(device.backend != HOST),
+    )
     return Geometry(numbers, lengths, kind, device)
 
 
 def _frames(found: Geometry) -> str:
-    return f"nbytes={found.numbers[0]}" if found.dtype is None else f"{found.shape} {dtype_words(found.dtype)}"
+    return f"nbytes={found.numbers.nbytes}" if found.dtype is None else f"{found.shape} {dtype_words(found.dtype)}"
 
 
 def describe(found: Geometry) -> str:
-    return f"of {_frames(found)}, slots={found.numbers[1]}, writers={found.numbers[3]} on {found.device}"
+    return f"of {_frames(found)}, slots={found.numbers.slots}, writers={found.numbers.writers} on {found.device}"

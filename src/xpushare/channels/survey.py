@@ -31,9 +31,9 @@ def surveyed(crew: Crew) -> dict[str, Any]:
         "name": None if crew.name.startswith(".") else crew.name,
         "backend": backend,
         "device": uuid,
-        "nbytes": stride_of(numbers[0]) * (numbers[1] + numbers[2]),
-        "frame_nbytes": numbers[0],
-        "slots": numbers[1],
+        "nbytes": stride_of(numbers.nbytes) * (numbers.slots + numbers.spare),
+        "frame_nbytes": numbers.nbytes,
+        "slots": numbers.slots,
         "sent": max(following - 1, 0),
         "members": [_member(each, following) for each in members],
     }
