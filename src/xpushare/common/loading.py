@@ -5,12 +5,12 @@ the package.
 from __future__ import annotations
 
 from _thread import get_ident
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from types import ModuleType
 
 __all__ = ["load"]
 
-_loading: dict[int, bool] = {}  # the threads that load a module now
+_loading: dict[int, list[ImportError]] = {}  # the threads that load a module now, and what they refused meanwhile
 
 
 def load(name: str) -> ModuleType:
@@ -22,13 +22,22 @@ def load(name: str) -> ModuleType:
     """
     me = get_ident()
     if me in _loading:
-        raise ImportError(
+        refusal = ImportError(
             f"{name} cannot be loaded now: the handler of a signal, or a finaliser, has interrupted this thread while "
             "it loads the package. Use what the handler needs once before signals come"
         )
-    _loading[me] = True  # the block begins without a chance for an interrupt
+        _loading[me].append(refusal)
+        raise refusal
+    _loading[me] = refused = []  # the block begins without a chance for an interrupt
     try:
         with import_module("xpushare.common.errors").doing("loading a module of xpushare"):
+            try:
+                return import_module(name)
+            except ImportError as error:
+                if not refused or error in refused:
+                    raise
+            # Python takes an ImportError in its search of a folder for "not here", and remembers that.
+            invalidate_caches()
             return import_module(name)
     except ImportError as error:
         if "XPUSHARE_PRIVATE" not in str(error):
@@ -38,4 +47,5 @@ def load(name: str) -> ModuleType:
             f"Use one installation of the package in a process: {error}"
         ) from None
     finally:
+        refused.clear()  # their tracebacks hold this frame
         _loading.pop(me, None)
