@@ -28,7 +28,8 @@ def load(name: str) -> ModuleType:
         )
         _loading[me].append(refusal)
         raise refusal
-    _loading[me] = refused = []  # the block begins without a chance for an interrupt
+    refused: list[ImportError] = []
+    _loading[me] = refused  # the block begins without a chance for an interrupt
     try:
         with import_module("xpushare.common.errors").doing("loading a module of xpushare"):
             try:
@@ -47,5 +48,5 @@ def load(name: str) -> ModuleType:
             f"Use one installation of the package in a process: {error}"
         ) from None
     finally:
-        refused.clear()  # their tracebacks hold this frame
         _loading.pop(me, None)
+        refused.clear()  # their tracebacks hold this frame
