@@ -24,7 +24,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("", "_native", "common"),
     ("timeline",),
     ("adapters",),
-    ("device",),
+    ("_device",),
     ("sharing",),
     ("core",),
     ("objects",),

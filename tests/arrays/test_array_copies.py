@@ -14,12 +14,12 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
+from xpushare._device import adapter_of
 from xpushare._native import End, forks, hold
 from xpushare.adapters.host import HostRange
 from xpushare.adapters.mock import MockStream, default_stream
 from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.core.resources import imported
-from xpushare.device import adapter_of
 from xpushare.objects.lifecycle import use
 
 

@@ -13,6 +13,7 @@ from peering import nothing_left
 
 import xpushare as xs
 from harness import Child, kept
+from xpushare._device import adapter_of
 from xpushare._native import Timeline, array_order, held_by, message_events
 from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.mock.script import driver
@@ -20,7 +21,6 @@ from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.common.errors import OutOfMemoryError
 from xpushare.core.layers import enable_layers
 from xpushare.core.memory import kept_nbytes
-from xpushare.device import adapter_of
 from xpushare.objects.lifecycle import use
 from xpushare.sharing import node, routes
 from xpushare.sharing.handle import Handle, fields_of

@@ -14,8 +14,7 @@ from segments import SEGMENT, Library, tensors
 
 import xpushare as xs
 from harness import Child, wait_until
-from xpushare import adapters
-from xpushare import device as device_module
+from xpushare import _device, adapters
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     adapters.record("cuda")  # as whoever makes an adapter does
     made = Cuda(ScriptedDriver())
-    monkeypatch.setattr(device_module, "_known", {})
+    monkeypatch.setattr(_device, "_known", {})
     monkeypatch.setattr(node.current(), "foreign", node.ByName())
     monkeypatch.setattr(vendor, "_loaded", {*vendor._loaded, "libcuda.so.1"})
     monkeypatch.setitem(adapters._adapters, "cuda", made)

@@ -16,8 +16,7 @@ from scripted_driver import Range as Extent
 import harness
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare import adapters
-from xpushare import device as device_module
+from xpushare import _device, adapters
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.arrays import description
 from xpushare.arrays.description import Located
@@ -70,10 +69,10 @@ def exporter() -> Iterator[Child]:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDriver]:
-    monkeypatch.setattr(device_module, "_known", {})
+    monkeypatch.setattr(_device, "_known", {})
     scripted = ScriptedDriver()
     cuda = Cuda(scripted)
-    kept["gpu"] = device_module.known_device(cuda, cuda.devices()[0])
+    kept["gpu"] = _device.known_device(cuda, cuda.devices()[0])
     yield scripted
     closed(scripted)
     assert cuda.engine.teardown.settle(5)

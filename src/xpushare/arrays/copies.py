@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import adapters
+from xpushare._device import Device
 from xpushare._native import Span, fill
 from xpushare.arrays import description, meaning
 from xpushare.common.elements import (
@@ -27,7 +28,6 @@ from xpushare.core import queue as queues
 from xpushare.core.declare import public
 from xpushare.core.labels import label_argument, labels
 from xpushare.core.ordering import work_on
-from xpushare.device import Device
 from xpushare.objects.array import (
     Memory,
     SharedArray,
@@ -45,10 +45,10 @@ from xpushare.objects.queue import Queue
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from xpushare._device import DeviceLike
     from xpushare.adapters.base import UsmKind
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
-    from xpushare.device import DeviceLike
 
 __all__ = [
     "array",

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from xpushare import adapters
+from xpushare._device import Device, known_device
 from xpushare._native import LEAST_ADDRESS, DLTensor, Recogniser, dlpack_view
 from xpushare._native import readable as is_readable
 from xpushare.adapters.base import Adapter, DeviceInfo, Foreign
@@ -24,7 +25,6 @@ from xpushare.common.elements import DLPACK_NAMED, as_dtype, as_shape, c_strides
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
-from xpushare.device import Device, known_device
 from xpushare.objects.array import SharedArray, covered_by
 from xpushare.sharing import node
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from xpushare._device import info_of
 from xpushare.adapters.base import Export, Hardware
 from xpushare.arrays.attach import attach
 from xpushare.arrays.passing import OWN
@@ -15,7 +16,6 @@ from xpushare.common.fds import OwnedFd, close_all
 from xpushare.core import memory
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
-from xpushare.device import info_of
 from xpushare.objects.array import Memory, memory_over
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.event import Event

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from xpushare import adapters
+from xpushare._device import Context, Device, adapter_of, info_of
 from xpushare._native import KINDS_MOST, Kinds, Leaves, Recogniser, Span
 from xpushare.arrays import description
 from xpushare.arrays.copies import (
@@ -34,7 +35,6 @@ from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentErro
 from xpushare.core import memory
 from xpushare.core.ordering import current_work, finish, work_on
 from xpushare.core.resources import Allocation
-from xpushare.device import Context, Device, adapter_of, info_of
 from xpushare.objects.array import array_of, host_array, unsettled
 from xpushare.objects.lifecycle import use
 from xpushare.objects.message import NDIM_MAX, ONE_ARRAY

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
+    from xpushare._device import Device
     from xpushare.adapters.array_types import AnyArray, Array, Tree
     from xpushare.core.memory import Range
     from xpushare.core.ordering import Mark
     from xpushare.core.queue import Work
     from xpushare.core.resources import Allocation
-    from xpushare.device import Device
     from xpushare.sharing.handle import Handle
 
     K = TypeVar("K", bound=str | int)

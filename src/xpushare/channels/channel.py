@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
+from xpushare._device import Device
 from xpushare.adapters import HOST
 from xpushare.arrays.changes import Awaitable, Changes, Patience, woken_by
 from xpushare.channels import crews
@@ -24,7 +25,6 @@ from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import public
 from xpushare.core.memory import FORK_ADVICE, Range
-from xpushare.device import Device
 from xpushare.objects.lifecycle import CLOSED, Advised, advise
 from xpushare.objects.message import MAGIC
 from xpushare.sharing.handle import CHANNEL_MAGIC, NAME_LENGTH_MAX, OF_ARRAY, Named, decode_text
@@ -33,8 +33,8 @@ from xpushare.timeline.waiting import readable
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
-    from xpushare.device import DeviceLike
 
 __all__ = ["Channel", "Frame", "Loan", "lock_pages", "slots_of"]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native
+from xpushare._device import Device
 from xpushare.adapters import HOST
 from xpushare.channels.crews import Crew
 from xpushare.channels.frames import TEXT_NBYTES
@@ -17,7 +18,6 @@ from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Out
 from xpushare.common.foreign import printable
 from xpushare.common.numbers import integer
 from xpushare.common.sizes import readable
-from xpushare.device import Device
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
 __all__ = [

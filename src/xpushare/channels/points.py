@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
+from xpushare._device import Device
 from xpushare._native import (
     CREW_MEMBERS,
     DONE,
@@ -35,7 +36,6 @@ from xpushare.core.event import Opened
 from xpushare.core.ordering import work_on
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
-from xpushare.device import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
 
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.common import numbers
@@ -32,7 +33,6 @@ from xpushare.core.declare import operation
 from xpushare.core.labels import label_argument, labels
 from xpushare.core.opening import OPEN_ERRORS, event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
-from xpushare.device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, HandleLike, fields_of
 from xpushare.sharing.table import Exported

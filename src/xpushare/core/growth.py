@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, final
 
+from xpushare._device import require
 from xpushare._native import Span, load64, store64
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
@@ -30,7 +31,6 @@ from xpushare.core.opening import OPEN_ERRORS
 from xpushare.core.physical import Held, Mapped, Reserved
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import any_unfinished, pause
-from xpushare.device import require
 from xpushare.sharing.handle import Handle
 
 __all__ = ["DIRECTORY_NBYTES", "Growth", "follow", "grow", "refresh", "shrink", "start"]

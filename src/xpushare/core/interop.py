@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xpushare import adapters
+from xpushare._device import Context, Device, adapter_of, info_of, known_device
 from xpushare.adapters.base import NativeEvent
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
 from xpushare.core import event as core_event
@@ -12,7 +13,6 @@ from xpushare.core.declare import operation
 from xpushare.core.event import Opened
 from xpushare.core.queue import Work
 from xpushare.core.resources import Resource
-from xpushare.device import Context, Device, adapter_of, info_of, known_device
 
 __all__ = ["adopt_event", "adopt_event_handle", "adopt_stream_handle", "record_native"]
 

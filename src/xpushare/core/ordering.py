@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 from weakref import ref
 
+from xpushare._device import Device, adapter_of, info_of
 from xpushare._native import DONE, LOST
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import event as events
@@ -16,7 +17,6 @@ from xpushare.core import queue as queues
 from xpushare.core.event import Opened
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
-from xpushare.device import Device, adapter_of, info_of
 from xpushare.sharing.handle import Handle
 
 __all__ = ["Mark", "Order", "current_work", "finish", "mark", "work_on"]
@@ -69,7 +69,7 @@ def current_work(device: Device, array: object, number: int | None = None) -> Wo
 
 
 def _other(device: Device, info: Any) -> Device:
-    from xpushare.device import known_device
+    from xpushare._device import known_device
 
     return known_device(adapter_of(device), info)
 

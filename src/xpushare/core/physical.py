@@ -11,6 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self, final
 
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import Lease
 from xpushare.adapters.base import Access, DeviceInfo, DriverRange, Import, UsmKind
 from xpushare.common.aspects import Aspect
@@ -28,7 +29,6 @@ from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.opening import OPEN_ERRORS, Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Pin, Pinned, Resource
-from xpushare.device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.sharing.table import Exported

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
 
 from xpushare import _native
+from xpushare._device import Device
 from xpushare._native import Slot
 from xpushare.common import settings
 from xpushare.common.aspects import Aspect
@@ -30,7 +31,6 @@ from xpushare.common.leaving import Notice, Stage, at_leave
 from xpushare.common.sizes import counted, readable
 from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
-from xpushare.device import Device
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 from xpushare.sharing.table import Allocations, Table, deadline_in

@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from xpushare._device import Device
 from xpushare._native import LAYOUT, load64
 from xpushare.common.threads import name_here
 from xpushare.core.declare import Call, Traced, briefs
@@ -31,7 +32,6 @@ from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.core.resources import Resource
-from xpushare.device import Device
 from xpushare.sharing.handle import Handle, fields_of
 
 __all__ = ["arguments_of", "brief", "names_of", "record", "result_of"]

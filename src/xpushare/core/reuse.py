@@ -7,11 +7,11 @@ import threading
 from functools import partial
 from typing import final
 
+from xpushare._device import Device, adapter_of, info_of
 from xpushare._native import Exposure
 from xpushare.adapters.base import DriverMemory, UsmKind
 from xpushare.core.opening import room_of
 from xpushare.core.resources import Allocation, End
-from xpushare.device import Device, adapter_of, info_of
 from xpushare.sharing.kept import Kept, Room
 
 __all__ = ["Block", "allocation_of", "nbytes", "new_block", "take", "trim"]

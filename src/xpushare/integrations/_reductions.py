@@ -27,6 +27,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import xpushare as xs
+from xpushare._device import Device, adapter_of, info_of
 from xpushare.arrays import description
 from xpushare.arrays.attach import attach_message
 from xpushare.arrays.consumers import consumer_of
@@ -38,7 +39,6 @@ from xpushare.core.pickles import message as pickle_message
 from xpushare.core.pickles import sent as pickle_sent
 from xpushare.core.pickles import taken_back
 from xpushare.core.resources import Allocation
-from xpushare.device import Device, adapter_of, info_of
 from xpushare.objects.array import Marks, array_of, pickled_by, placed, view_of
 from xpushare.objects.array_handle import is_tree
 from xpushare.objects.lifecycle import use

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 from weakref import finalize
 
 from xpushare import adapters
+from xpushare._device import Device
 from xpushare.arrays.containers import flatten, unflatten
 from xpushare.arrays.description import lent
 from xpushare.channels.channel import Channel, lock_pages, slots_of
@@ -19,11 +20,10 @@ from xpushare.channels.ends import fill_tree
 from xpushare.channels.frames import laid_out
 from xpushare.common.errors import InvalidArgumentError, XpuShareError
 from xpushare.common.numbers import integer
-from xpushare.device import Device
 
 if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
     from xpushare.channels.ends import Frame, Loan
-    from xpushare.device import DeviceLike
 
 __all__ = ["Batches"]
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, final
 
 from xpushare import _native, adapters
+from xpushare._device import adapter_of, dlpack_of, info_of
 from xpushare._native import (
     ArrayState,
     BufferBase,
@@ -51,7 +52,6 @@ from xpushare.core import memory as core
 from xpushare.core.declare import closing, made, watchers
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
-from xpushare.device import adapter_of, dlpack_of, info_of
 from xpushare.objects.array_handle import ArrayHandle, is_tree
 from xpushare.objects.lifecycle import Exportable, Holder, advise, unpickles, use, why_unusable
 from xpushare.objects.message import ONE_ARRAY, content_of, text_of
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
+    from xpushare._device import Device
     from xpushare.adapters.vendor import ArrayInterface
     from xpushare.core.ordering import Mark, Order
     from xpushare.core.queue import Work
-    from xpushare.device import Device
     from xpushare.sharing.handle import Handle
 
 __all__ = [

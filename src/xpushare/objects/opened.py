@@ -14,9 +14,9 @@ from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
-    from xpushare.device import DeviceLike
     from xpushare.objects.message import Content
 
 __all__ = ["Orders", "Part", "arrays_of", "give_back", "open_message"]

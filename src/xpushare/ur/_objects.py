@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Self, final
 
+from xpushare._device import Context as SharedContext
+from xpushare._device import Device as SharedDevice
+from xpushare._device import devices as shared_devices
+from xpushare._device import devices_of_backends
 from xpushare.common.result import Result
 from xpushare.core.memory import HostBytes, Range, host_bytes
-from xpushare.device import Context as SharedContext
-from xpushare.device import Device as SharedDevice
-from xpushare.device import devices as shared_devices
-from xpushare.device import devices_of_backends
 from xpushare.objects.lifecycle import use
 from xpushare.sharing import node
 from xpushare.ur._error import URError

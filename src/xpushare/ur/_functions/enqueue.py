@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Final, NamedTuple
 
+from xpushare._device import adapter_of, info_of
 from xpushare._native import DONE
 from xpushare.adapters.base import Profile
 from xpushare.adapters.stream.queue import DeviceQueue
@@ -18,7 +19,6 @@ from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
-from xpushare.device import adapter_of, info_of
 from xpushare.objects.event import Event as SharedEvent
 from xpushare.objects.event import event_over
 from xpushare.objects.lifecycle import use
