@@ -45,3 +45,32 @@ def test_a_handler_in_the_search_for_a_module_breaks_no_load(handler: str, first
     source = SOURCE.format(handler=handler)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.splitlines(), done.stderr) == ([f"first {first}", "again Lock 1"], "")
+
+
+HALFWAY = """
+import sys
+
+import xpushare as xs
+
+
+def interrupt(frame, event, argument):
+    if not frame.f_code.co_filename.endswith("_functions/usm.py"):
+        return None
+    if event == "line" and "urUSMHostAlloc" in frame.f_locals:
+        sys.settrace(None)
+        raise KeyboardInterrupt
+    return interrupt
+
+
+sys.settrace(interrupt)
+try:
+    xs.ur
+except KeyboardInterrupt:
+    print(xs.ur.urAdapterGet.__name__)
+"""
+
+
+def test_a_module_whose_load_was_interrupted_is_loaded_again() -> None:
+    """With the functions that it has declared before."""
+    done = subprocess.run([sys.executable, "-c", HALFWAY], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("urAdapterGet\n", "")

@@ -385,7 +385,7 @@ def function(
 ) -> Callable[[F], F]:
     """Return a decorator that declares a function of `xpushare.ur`. The decorated function is the body, and has the
     name of UR's function. The decorator adds the declaration to `FUNCTIONS` and returns the body unchanged. Raises
-    TypeError if a function of this name is declared already.
+    TypeError if a function of this name is declared already, elsewhere.
 
     The parameters of the body become the parameters of the public function. The first paragraph of the body's docstring
     becomes `Function.summary`, and the rest becomes `Function.notes`.
@@ -402,7 +402,9 @@ def function(
     """
 
     def declare(body: F) -> F:
-        if known := FUNCTIONS.get(body.__name__):  # otherwise the later declaration would silently replace the other
+        known = FUNCTIONS.get(body.__name__)
+        # A later one would silently replace the other. A module whose load was interrupted is loaded again, from the top.
+        if known and _place(known.body) != _place(body):
             raise TypeError(f"{known.name} is declared twice: in {_place(known.body)} and in {_place(body)}")
         hints = typing.get_type_hints(body, include_extras=True)
         returned = hints.pop("return")
