@@ -403,7 +403,7 @@ def function(
 
     def declare(body: F) -> F:
         known = FUNCTIONS.get(body.__name__)
-        # A later one would silently replace the other. A module whose load was interrupted is loaded again, from the top.
+        # A later one would silently replace the other. A module whose load was interrupted is loaded again, whole.
         if known and _place(known.body) != _place(body):
             raise TypeError(f"{known.name} is declared twice: in {_place(known.body)} and in {_place(body)}")
         hints = typing.get_type_hints(body, include_extras=True)
