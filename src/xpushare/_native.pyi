@@ -1796,14 +1796,13 @@ class LockMember:
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: object) -> None: ...
+    def _acquire(self, timeout: float | None, /) -> Any:
+        """Acquire the lock. Return `held` or `died`, or None after the time-out."""
 
-def lock_acquire(lock: LockMember, timeout: float | None, /) -> Any:
-    """Acquire the lock. Return `held` or `died`, or None after the time-out."""
-
-def lock_leave(lock: LockMember, /) -> None: ...
-def lock_member(lock: LockMember, /) -> int: ...
-def lock_owner(lock: LockMember, /) -> int:
-    """Return 1 + the number of the member that holds the lock, or 0 if no member does."""
+    def _leave(self) -> None: ...
+    _member: int
+    def _owner(self) -> int:
+        """Return 1 + the number of the member that holds the lock, or 0 if no member does."""
 
 class AtomicMember:
     """One member of an atomic's crew, the processes that have the atomic open. It is made as a `LockMember` is."""
@@ -1858,12 +1857,12 @@ class AtomicMember:
             7
         """
 
-def atomic_swap(atomic: AtomicMember, old: int, value: int, /) -> bool: ...
-def atomic_wait(atomic: AtomicMember, value: int, timeout: float | None, /) -> bool:
-    """Wait until the number differs from `value`. Returns False after the time-out."""
+    def _swap(self, old: int, value: int, /) -> bool: ...
+    def _wait(self, value: int, timeout: float | None, /) -> bool:
+        """Wait until the number differs from `value`. Returns False after the time-out."""
 
-def atomic_leave(atomic: AtomicMember, /) -> None: ...
-def atomic_member(atomic: AtomicMember, /) -> int: ...
+    def _leave(self) -> None: ...
+    _member: int
 
 CHANNEL_GOT: int
 CHANNEL_WAIT: int
@@ -1980,15 +1979,19 @@ class ChannelEnd:
 
     def leave(self) -> None: ...
 
-_Held = TypeVar("_Held", bound="HeldBase")
+_Loan = TypeVar("_Loan", bound="LoanBase")
+_Frame = TypeVar("_Frame", bound="FrameBase")
 
-class HeldBase:
-    """The base of loans and frames: a slot that a writer or a reader holds."""
+class LoanBase:
+    """A slot that a writer fills within a `with` block. The end of the block sends the slot."""
+
+    meta: Any
+    """Plain data that readers get with the frame. Set it before the end of the block."""
 
     @property
     def seq(self) -> int:
-        """The number of the frame in the channel, from 1 on. A loan has 0 before the end of its `with` block."""
-    def __enter__(self: _Held) -> _Held: ...  # Jedi takes Self for this class
+        """The number of the frame in the channel, from 1 on. It is 0 before the end of the block."""
+    def __enter__(self: _Loan) -> _Loan: ...  # Jedi takes Self for this class
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -1996,44 +1999,23 @@ class HeldBase:
         if a conversion or copy is requested, return the result of the subclass's `_converted(dtype, copy)`.
         """
 
-def held_end(held: HeldBase, /) -> Any: ...
-def held_slot(held: HeldBase, /) -> int: ...
-def held_made(held: HeldBase, /) -> Any:
-    """Return the array that was made over the slot (see `set_held_made`), or None if there is none yet."""
+    _end: Any
+    _slot: int
+    _made: Any
+    """The array that was made over the slot, or None if there is none yet."""
+    _order: Any
+    """The order of a device's work on the slot, or None."""
+    _text: bytes | None
+    _open: int
+    _nbytes: int
+    """How many bytes of the slot were filled. 0 means all of them."""
 
-def set_held_made(held: HeldBase, made: object, /) -> None: ...
-def held_order(held: HeldBase, /) -> Any:
-    """Return the order of a device's work on the slot, or None."""
-
-def set_held_order(held: HeldBase, order: object, /) -> None: ...
-
-class LoanBase(HeldBase):
-    """A slot that a writer fills within a `with` block. The end of the block sends the slot."""
-
-    meta: Any
-    """Plain data that readers get with the frame. Set it before the end of the block."""
-
-def loan_is_open(loan: LoanBase, /) -> bool: ...
-def set_loan_text(loan: LoanBase, text: bytes, /) -> None: ...
-def set_loan_nbytes(loan: LoanBase, nbytes: int, /) -> None:
-    """Set how many bytes of the slot were filled. 0 means all of them."""
-
-def frame_meta(frame: FrameBase, /) -> bytes | None: ...
-def frame_text(frame: FrameBase, /) -> bytes | None: ...
-def frame_nbytes(frame: FrameBase, /) -> int: ...
-def frame_point(frame: FrameBase, /) -> int:
-    """Return the number of the signal of the writer's event that completes the content of the frame. Return 0 if the
-    content is complete already.
-    """
-
-def frame_point_by(frame: FrameBase, /) -> int:
-    """Return the member whose event `frame_point` refers to."""
-
-def frame_since(frame: FrameBase, /) -> int:
-    """Return the time at which the member that `frame_point_by` returns has joined."""
-
-class FrameBase(HeldBase):
+class FrameBase:
     """A slot that a reader holds."""
+
+    @property
+    def seq(self) -> int:
+        """The number of the frame in the channel, from 1 on."""
 
     @property
     def missed(self) -> int:
@@ -2051,6 +2033,31 @@ class FrameBase(HeldBase):
     def closed(self) -> bool:
         """Whether the frame is closed."""
 
+    def __enter__(self: _Frame) -> _Frame: ...  # Jedi takes Self for this class
+    def __exit__(self, *error: object) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return a view of the NumPy array over the slot. If the slot is no longer held, if there is no such array, or
+        if a conversion or copy is requested, return the result of the subclass's `_converted(dtype, copy)`.
+        """
+
+    _end: Any
+    _slot: int
+    _made: Any
+    """The array that was made over the slot, or None if there is none yet."""
+    _order: Any
+    """The order of a device's work on the slot, or None."""
+    _text: bytes | None
+    _meta: bytes | None
+    _nbytes: int
+    _point: int
+    """The number of the signal of the writer's event that completes the content of the frame, or 0 if the content is
+    complete already.
+    """
+    _point_by: int
+    """The member whose event `_point` refers to."""
+    _since: int
+    """The time at which that member has joined."""
     def close(self) -> None:
         """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.
 

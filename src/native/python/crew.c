@@ -179,7 +179,7 @@ typedef struct {
     PyObject *why;                /* NULL, or a callable that raises the reason why it could not be opened */
     xp_crew *c;
     void *words;
-    uint32_t m;
+    uint32_t m, kind;
     int closed;
 } xp_member_object;
 
@@ -200,6 +200,7 @@ static PyObject *member_new(PyTypeObject *type, PyObject *args, uint32_t kind)
     if (self == NULL)
         return NULL;
     self->m = XP_NOBODY_OF_CREW;
+    self->kind = kind;
     if (unopened) {
         self->closed = 1;
         self->why = Py_NewRef(o_crew);
@@ -219,11 +220,11 @@ static PyObject *member_new(PyTypeObject *type, PyObject *args, uint32_t kind)
     return (PyObject *)self;
 }
 
-static void leave(xp_member_object *o, bool lock)
+static void leave(xp_member_object *o)
 {
     if (o->c == NULL || XP_EXCHANGE(&o->closed, 1) || xp_crew_wrong(o->c))
         return;
-    if (lock) {
+    if (o->kind == KIND_LOCK) {
         xp_lock_sweep(o->words, o->m); /* leaving while holding it is its owner's death */
         xp_ring(&((xp_lock_words *)o->words)->bell);
     } else {
@@ -232,15 +233,26 @@ static void leave(xp_member_object *o, bool lock)
     xp_crew_leave(o->c, o->m);
 }
 
-static void member_end(PyObject *self, bool lock)
+static void member_end(PyObject *self)
 {
     xp_member_object *o = (xp_member_object *)self;
-    leave(o, lock);
+    leave(o);
     if (o->c)
         xp_crew_unref(o->c);
 }
 
-#define MEMBER_OBJECTS .fixed = XP_OBJECTS(xp_member_object, crew, held, died, why)
+static PyObject *member_leave(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    leave((xp_member_object *)self);
+    Py_RETURN_NONE;
+}
+
+#define MEMBER_LIFE .end = member_end, .fixed = XP_OBJECTS(xp_member_object, crew, held, died, why)
+#define MEMBER_LEAVE {"_leave", member_leave, METH_NOARGS, NULL}
+
+static PyMemberDef member_members[] = {
+    {"_member", T_UINT, offsetof(xp_member_object, m), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+};
 
 static inline xp_member_object *member(PyObject *self)
 {
@@ -258,8 +270,6 @@ static inline xp_member_object *member(PyObject *self)
     return NULL;
 }
 
-XP_READS(member_index, xp_member_object, m, T_UINT)
-
 /* --- Lock --- */
 
 static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
@@ -267,15 +277,7 @@ static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     return member_new(type, args, KIND_LOCK);
 }
 
-static void lock_end(PyObject *self) { member_end(self, true); }
-
-XP_LIFE(lock, .end = lock_end, MEMBER_OBJECTS)
-
-static PyObject *lock_leave(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    leave((xp_member_object *)self, true);
-    Py_RETURN_NONE;
-}
+XP_LIFE(lock, MEMBER_LIFE)
 
 static PyObject *taken(xp_member_object *o, int got)
 {
@@ -374,18 +376,14 @@ static PyMethodDef lock_methods[] = {
     {"release", lock_release, METH_NOARGS, release_doc},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyMethodDef on_locks[] = {
-    {"lock_acquire", lock_acquire, METH_O, NULL},
-    {"lock_leave", lock_leave, METH_NOARGS, NULL},
-    {"lock_member", member_index, METH_NOARGS, NULL},
-    {"lock_owner", lock_owner, METH_NOARGS, NULL},
+    {"_acquire", lock_acquire, METH_O, NULL},
+    {"_owner", lock_owner, METH_NOARGS, NULL},
+    MEMBER_LEAVE,
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot lock_slots[] = {
-    {Py_tp_new, lock_new}, XP_LIFE_SLOTS(lock), {Py_tp_methods, lock_methods}, {0, NULL},
+    {Py_tp_new, lock_new}, XP_LIFE_SLOTS(lock), {Py_tp_methods, lock_methods}, {Py_tp_members, member_members}, {0, NULL},
 };
 static PyType_Spec lock_spec = {"xpushare._native.LockMember", sizeof(xp_member_object), 0,
                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, lock_slots};
@@ -397,15 +395,7 @@ static PyObject *atomic_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     return member_new(type, args, KIND_ATOMIC);
 }
 
-static void atomic_end(PyObject *self) { member_end(self, false); }
-
-XP_LIFE(atomic, .end = atomic_end, MEMBER_OBJECTS)
-
-static PyObject *atomic_leave(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    leave((xp_member_object *)self, false);
-    Py_RETURN_NONE;
-}
+XP_LIFE(atomic, MEMBER_LIFE)
 
 static int as_i64(PyObject *obj, int64_t *out)
 {
@@ -534,18 +524,14 @@ static PyMethodDef atomic_methods[] = {
     {"add", atomic_add, METH_O, add_doc},
     {"load", atomic_load, METH_NOARGS, load_doc},
     {"store", atomic_store, METH_O, store_doc},
-    {NULL, NULL, 0, NULL},
-};
-static PyMethodDef on_atomics[] = {
-    {"atomic_swap", XP_FAST(atomic_swap), METH_FASTCALL, NULL},
-    {"atomic_wait", XP_FAST(atomic_wait), METH_FASTCALL, NULL},
-    {"atomic_leave", atomic_leave, METH_NOARGS, NULL},
-    {"atomic_member", member_index, METH_NOARGS, NULL},
+    {"_swap", XP_FAST(atomic_swap), METH_FASTCALL, NULL},
+    {"_wait", XP_FAST(atomic_wait), METH_FASTCALL, NULL},
+    MEMBER_LEAVE,
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot atomic_slots[] = {
-    {Py_tp_new, atomic_new}, XP_LIFE_SLOTS(atomic), {Py_tp_methods, atomic_methods}, {0, NULL},
+    {Py_tp_new, atomic_new}, XP_LIFE_SLOTS(atomic), {Py_tp_methods, atomic_methods}, {Py_tp_members, member_members}, {0, NULL},
 };
 static PyType_Spec atomic_spec = {"xpushare._native.AtomicMember", sizeof(xp_member_object), 0,
                                   XP_WITH_GC | Py_TPFLAGS_BASETYPE, atomic_slots};
@@ -570,7 +556,7 @@ int xp_init_crew(PyObject *module)
         PyModule_AddIntConstant(module, "CREW_JOIN", XP_CREW_JOIN) < 0 ||
         PyModule_AddIntConstant(module, "CREW_LIFE", XP_CREW_LIFE) < 0)
         return -1;
-    return xp_add_type(module, &crew_spec) < 0 || xp_add_base(module, &lock_spec, NULL, on_locks, NULL) < 0
+    return xp_add_type(module, &crew_spec) < 0 || xp_add_type(module, &lock_spec) < 0
                ? -1
-               : xp_add_base(module, &atomic_spec, NULL, on_atomics, NULL);
+               : xp_add_type(module, &atomic_spec);
 }

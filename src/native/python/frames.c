@@ -13,6 +13,10 @@ typedef struct {
     xp_frame f;
 } xp_held_object;
 
+#define HELD_OBJECTS                                                                                                   \
+    .weakrefs = offsetof(xp_held_object, weakrefs), .fixed = XP_OBJECTS(xp_held_object, end, order, timeout),          \
+    .cleared = XP_OBJECTS(xp_held_object, made, meta, text) /* `order` is fixed: when a frame dies, its slot needs it */
+
 static xp_held_object *held(PyObject *self) { return (xp_held_object *)self; }
 
 static PyObject *held_new(PyTypeObject *class, PyObject *end)
@@ -127,32 +131,13 @@ static int held_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return -1;
 }
 
-static PyObject *loan_is_open(PyObject *self, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(XP_RELAXED(&held(self)->open)); }
-static PyObject *held_seq(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLongLong(held(self)->f.seq); }
-
-static PyMemberDef held_members[] = {XP_WEAKREFS(xp_held_object), {NULL, 0, 0, 0, NULL}};
-/* `order` is fixed: when a frame dies, its slot needs the point of the work on it */
-XP_LIFE(held, .weakrefs = offsetof(xp_held_object, weakrefs), .fixed = XP_OBJECTS(xp_held_object, end, order, timeout),
-        .cleared = XP_OBJECTS(xp_held_object, made, meta, text))
-static PyType_Slot held_slots[] = {
-    XP_LIFE_SLOTS(held), {Py_bf_getbuffer, held_getbuffer}, {Py_tp_members, held_members}, {0, NULL},
-};
-static PyType_Spec held_spec = {"xpushare._native.HeldBase", sizeof(xp_held_object), 0,
-                                XP_WITH_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, held_slots};
-
-XP_READS_OBJECT(held_end, xp_held_object, end)
-XP_READS(held_slot, xp_held_object, f.slot, T_UINT)
-XP_READS_OBJECT(held_made, xp_held_object, made)
-XP_WRITES(set_held_made, xp_held_object, made, T_OBJECT)
-XP_READS_OBJECT(held_order, xp_held_object, order)
-XP_WRITES(set_held_order, xp_held_object, order, T_OBJECT)
-
-static PyMethodDef on_held[] = {
-    {"held_end", held_end, METH_NOARGS, NULL},           {"held_slot", held_slot, METH_NOARGS, NULL},
-    {"held_made", held_made, METH_NOARGS, NULL},         {"set_held_made", set_held_made, METH_O, NULL},
-    {"held_order", held_order, METH_NOARGS, NULL},       {"set_held_order", set_held_order, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
+/* What both have for their Python subclasses, see _native.pyi */
+#define HELD_MEMBERS                                                                                                   \
+    XP_WEAKREFS(xp_held_object), {"_end", T_OBJECT_EX, offsetof(xp_held_object, end), READONLY, NULL},                 \
+        {"_slot", T_UINT, offsetof(xp_held_object, f.slot), READONLY, NULL}
+#define HELD_FIELDS                                                                                                    \
+    XP_OBJECT("_made", xp_held_object, made), XP_OBJECT("_order", xp_held_object, order),                              \
+        XP_OBJECT("_text", xp_held_object, text)
 
 /* --- LoanBase ----------------------------------------------------------------------------------------------------- */
 
@@ -166,7 +151,7 @@ PyObject *xp_loan_new(PyObject *end, PyObject *timeout)
 
 static void loan_end(PyObject *self) { held_end_of(self, try_drop); }
 
-XP_LIFE(loan, .base = &held_life, .end = loan_end)
+XP_LIFE(loan, .end = loan_end, HELD_OBJECTS)
 
 static int try_loan(xp_end *e, void *argument) { return xp_end_loan(e, argument); }
 
@@ -272,30 +257,23 @@ static PyMethodDef loan_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef loan_getset[] = {
-    {"seq", held_seq, NULL, PyDoc_STR("The number of the frame in the channel, from 1 on. It is 0 before the end of the block."), NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+static PyGetSetDef loan_getset[] = {HELD_FIELDS, {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMemberDef loan_members[] = {
+    HELD_MEMBERS,
+    {"_open", T_INT, offsetof(xp_held_object, open), READONLY, NULL},
+    {"_nbytes", T_ULONGLONG, offsetof(xp_held_object, nbytes), 0, NULL},
     {"meta", T_OBJECT, offsetof(xp_held_object, meta), 0, PyDoc_STR("Plain data that readers get with the frame. Set it before the end of the block.")},
+    {"seq", T_ULONGLONG, offsetof(xp_held_object, f.seq), READONLY, PyDoc_STR("The number of the frame in the channel, from 1 on. It is 0 before the end of the block.")},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot loan_slots[] = {
     XP_LIFE_SLOTS(loan), {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
-    {0, NULL},
+    {Py_bf_getbuffer, held_getbuffer}, {0, NULL},
 };
 static PyType_Spec loan_spec = {"xpushare._native.LoanBase", sizeof(xp_held_object), 0,
                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, loan_slots};
-
-XP_WRITES(set_loan_text, xp_held_object, text, T_OBJECT)
-XP_WRITES(set_loan_nbytes, xp_held_object, nbytes, T_ULONGLONG)
-
-static PyMethodDef on_loans[] = {
-    {"loan_is_open", loan_is_open, METH_NOARGS, NULL},   {"set_loan_text", set_loan_text, METH_O, NULL},
-    {"set_loan_nbytes", set_loan_nbytes, METH_O, NULL},  {NULL, NULL, 0, NULL},
-};
 
 /* --- FrameBase ---------------------------------------------------------------------------------------------------- */
 
@@ -320,7 +298,7 @@ PyObject *xp_frame_new(PyObject *end, const xp_frame *f)
 
 static void frame_end(PyObject *self) { held_end_of(self, try_release); }
 
-XP_LIFE(frame, .base = &held_life, .end = frame_end)
+XP_LIFE(frame, .end = frame_end, HELD_OBJECTS)
 
 static PyObject *release(xp_held_object *o, bool done)
 {
@@ -360,11 +338,17 @@ static PyMethodDef frame_methods[] = {
 };
 
 static PyGetSetDef frame_getset[] = {
+    HELD_FIELDS, XP_OBJECT("_meta", xp_held_object, meta),
     {"closed", frame_closed, NULL, PyDoc_STR("Whether the frame is closed."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef frame_members[] = {
+    HELD_MEMBERS,
+    {"_nbytes", T_ULONGLONG, offsetof(xp_held_object, f.nbytes), READONLY, NULL},
+    {"_point", T_ULONGLONG, offsetof(xp_held_object, f.point), READONLY, NULL},
+    {"_point_by", T_UINT, offsetof(xp_held_object, f.point_by), READONLY, NULL},
+    {"_since", T_ULONGLONG, offsetof(xp_held_object, f.since), READONLY, NULL},
     {"seq", T_ULONGLONG, offsetof(xp_held_object, f.seq), READONLY, PyDoc_STR("The number of the frame in the channel, from 1 on.")},
     {"missed", T_ULONGLONG, offsetof(xp_held_object, f.missed), READONLY,
      PyDoc_STR("How many frames were overwritten before this reader saw them, since it opened the channel.")},
@@ -377,24 +361,10 @@ static PyMemberDef frame_members[] = {
 
 static PyType_Slot frame_slots[] = {
     XP_LIFE_SLOTS(frame), {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
-    {0, NULL},
+    {Py_bf_getbuffer, held_getbuffer}, {0, NULL},
 };
 static PyType_Spec frame_spec = {"xpushare._native.FrameBase", sizeof(xp_held_object), 0,
                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
-
-XP_READS_OBJECT(frame_meta, xp_held_object, meta)
-XP_READS_OBJECT(frame_text, xp_held_object, text)
-XP_READS(frame_nbytes, xp_held_object, f.nbytes, T_ULONGLONG)
-XP_READS(frame_point, xp_held_object, f.point, T_ULONGLONG)
-XP_READS(frame_point_by, xp_held_object, f.point_by, T_UINT)
-XP_READS(frame_since, xp_held_object, f.since, T_ULONGLONG)
-
-static PyMethodDef on_frames[] = {
-    {"frame_meta", frame_meta, METH_NOARGS, NULL},         {"frame_text", frame_text, METH_NOARGS, NULL},
-    {"frame_nbytes", frame_nbytes, METH_NOARGS, NULL},     {"frame_point", frame_point, METH_NOARGS, NULL},
-    {"frame_point_by", frame_point_by, METH_NOARGS, NULL}, {"frame_since", frame_since, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
 
 /* --- classes ------------------------------------------------------------------------------------------------------ */
 
@@ -410,10 +380,5 @@ bool xp_is_frame(PyTypeObject *class) { return derives(class, frame_dealloc); }
 
 int xp_init_frames(PyObject *module)
 {
-    PyTypeObject *held = NULL;
-    int rc = xp_add_base(module, &held_spec, NULL, on_held, &held);
-    rc = rc < 0 ? -1 : xp_add_base(module, &loan_spec, held, on_loans, NULL);
-    rc = rc < 0 ? -1 : xp_add_base(module, &frame_spec, held, on_frames, NULL);
-    Py_XDECREF((PyObject *)held);
-    return rc;
+    return xp_add_type(module, &loan_spec) < 0 ? -1 : xp_add_type(module, &frame_spec);
 }

@@ -47,6 +47,10 @@ static inline PyObject *xp_field(void *object, PyObject **field)
         PyObject *value = xp_field(self, &((type *)self)->field);                                                      \
         return value ? value : Py_NewRef(Py_None);                                                                     \
     }
+/* An entry of PyGetSetDef: the same as an attribute, which may be set */
+#define XP_OBJECT(name, type, field) {name, xp_get_object, xp_set_object, NULL, (void *)offsetof(type, field)}
+PyObject *xp_get_object(PyObject *self, void *place);
+int xp_set_object(PyObject *self, PyObject *value, void *place);
 #define XP_WRITES(function, type, field, code)                                                                         \
     static PyObject *function(PyObject *self, PyObject *value)                                                         \
     {                                                                                                                  \

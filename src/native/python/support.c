@@ -66,6 +66,18 @@ void xp_free(PyObject *self)
     Py_DECREF(type);
 }
 
+PyObject *xp_get_object(PyObject *self, void *place)
+{
+    PyObject *value = xp_field(self, (PyObject **)((char *)self + (uintptr_t)place));
+    return value ? value : Py_NewRef(Py_None);
+}
+
+int xp_set_object(PyObject *self, PyObject *value, void *place)
+{
+    PyMemberDef member = {"", T_OBJECT, (Py_ssize_t)(uintptr_t)place, 0, NULL};
+    return PyMember_SetOne((char *)self, &member, value);
+}
+
 void xp_clear_weakrefs(PyObject *self, PyObject *list)
 {
     if (list)

@@ -1,31 +1,15 @@
 """A process's end of a channel, and its open slots (`Loan` and `Frame`). Native code loans, sends, receives and
 releases slots. This module makes the arrays over slots, the metadata and the error messages.
 """
+# Loans and frames are private to the modules of channels.
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from xpushare import _native
-from xpushare._native import (
-    ChannelEnd,
-    FrameBase,
-    HeldBase,
-    LoanBase,
-    frame_meta,
-    frame_nbytes,
-    frame_text,
-    held_end,
-    held_made,
-    held_order,
-    held_slot,
-    loan_is_open,
-    set_array_order,
-    set_held_made,
-    set_held_order,
-    set_loan_nbytes,
-    set_loan_text,
-)
+from xpushare._native import ChannelEnd, FrameBase, LoanBase, set_array_order
 from xpushare.arrays.copies import converted, values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.channels.geometry import WRITERS_MOST
@@ -212,6 +196,9 @@ class _Content(Advised):
 
     __slots__ = ()
 
+    _end: End
+    _slot: int
+
     def _array(self) -> Any:
         raise NotImplementedError
 
@@ -224,10 +211,9 @@ class _Content(Advised):
 
     def _converted(self, dtype: Any, copy: bool | None) -> Any:
         """Return the result of `__array__` for the cases that native code does not handle."""
-        made, held = self._one(), cast(HeldBase, self)
-        end: End = held_end(held)
+        made, end = self._one(), self._end
         if end.plain and dtype is None and not copy:
-            return end.view(held_slot(held))
+            return end.view(self._slot)
         return made.__array__(dtype, copy)
 
     if not TYPE_CHECKING:
@@ -270,28 +256,28 @@ class Loan(LoanBase, _Content):
         return self._array()
 
     def _array(self) -> SharedArray:
-        if not loan_is_open(self):
+        if not self._open:
             raise InvalidArgumentError(
                 "this frame is not on loan: it was sent, or its block has not begun. Use `with ch.loan() as frame:`"
             )
-        end: End = held_end(self)
-        order, made = held_order(self), held_made(self)
+        end = self._end
+        order, made = self._order, self._made
         if made is None:
             if end.points is not None and order is None:
-                order = end.points.before_writing(end, held_slot(self))
-                set_held_order(self, order)
-            made = end.whole(held_slot(self), order)
-            set_held_made(self, made)
+                order = end.points.before_writing(end, self._slot)
+                self._order = order
+            made = end.whole(self._slot, order)
+            self._made = made
         if order is not None:
             set_array_order(made, order)  # reading the array on the host has removed it
         found: SharedArray = made
         return found
 
     def __repr__(self) -> str:
-        name = held_end(self).crew.name
+        name = self._end.crew.name
         if self.seq:
             return f"<Loan {self.seq} of {name!r} sent>"
-        return f"<Loan of {name!r}{' open' if loan_is_open(self) else ''}>"
+        return f"<Loan of {name!r}{' open' if self._open else ''}>"
 
 
 advise(
@@ -332,24 +318,24 @@ def prepared(end: End, array: Any) -> Any:
 
 def fill(loan: Loan, content: Any) -> None:
     """Copy an array into the slot of a loan. `content` is a result of `prepared`."""
-    end: End = held_end(loan)
+    end = loan._end
     if end.points is None:
-        end.view(held_slot(loan))[...] = content
+        end.view(loan._slot)[...] = content
     else:
         end.points.fill(loan, content)
 
 
 def fill_tree(loan: Loan, layout: Layout) -> None:
     """Copy the arrays of a tree into the slot of a loan."""
-    set_loan_text(loan, layout.text)
-    set_loan_nbytes(loan, layout.nbytes)
-    end: End = held_end(loan)
+    loan._text = layout.text
+    loan._nbytes = layout.nbytes
+    end = loan._end
     if end.points is not None:
         end.points.store(loan, layout.copies)
         return
     import numpy
 
-    slot = numpy.asarray(end.whole(held_slot(loan), None))
+    slot = numpy.asarray(end.whole(loan._slot, None))
     for values, offset in layout.copies:
         target = numpy.ndarray(values.shape, values.dtype, slot, offset)
         target[...] = values
@@ -384,7 +370,7 @@ class Frame(FrameBase, _Content):
     @property
     def meta(self) -> Any:
         """The metadata that the writer sent with the frame, or None."""
-        return decode_meta(frame_meta(self))
+        return decode_meta(self._meta)
 
     @property
     def array(self) -> Any:
@@ -393,29 +379,29 @@ class Frame(FrameBase, _Content):
 
     def _array(self) -> Any:
         self.__enter__()  # raises if the frame is closed
-        end: End = held_end(self)
-        order, made = held_order(self), held_made(self)
+        end = self._end
+        order, made = self._order, self._made
         if made is None:
             if end.points is not None:
                 order = end.points.before_reading(self)
-                set_held_order(self, order)
-            text, slot = frame_text(self), held_slot(self)
+                self._order = order
+            text, slot = self._text, self._slot
             if text:
-                made = rebuilt(end.places[slot].replace(nbytes=frame_nbytes(self)), text, order)
+                made = rebuilt(end.places[slot].replace(nbytes=self._nbytes), text, order)
             else:
                 made = end.whole(slot, order)
-            set_held_made(self, made)
+            self._made = made
         if order is not None and isinstance(made, SharedArray):
             set_array_order(made, order)  # reading the array on the host has removed it
         return made
 
     def __repr__(self) -> str:
-        return f"<Frame {self.seq} of {held_end(self).crew.name!r}{' closed' if self.closed else ''}>"
+        return f"<Frame {self.seq} of {self._end.crew.name!r}{' closed' if self.closed else ''}>"
 
 
-def brief_slot(held: HeldBase) -> str:
+def brief_slot(held: Loan | Frame) -> str:
     """Return how a trace shows a frame, the same in every process: the channel's name and the frame's number."""
-    name = held_end(held).crew.name
+    name = held._end.crew.name
     return f"{name} {held.seq}" if held.seq else name
 
 

@@ -67,7 +67,7 @@ class _Shared(Advised):
     _pickle: tuple[Any, ...]  # a function, and its arguments: the name comes first
     closed: bool
     """Whether `close` was called."""
-    _leave: ClassVar[Any]  # a function of native code
+    _leave: ClassVar[Any]  # of the native base
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: make another of the same name")
@@ -147,7 +147,7 @@ class Lock(_native.LockMember, _Shared):
             >>> lock.close()
         """
         seconds = events.timeout_argument(timeout)
-        found: Held | None = _native.lock_acquire(self, seconds)
+        found: Held | None = self._acquire(seconds)
         if found is None:
             raise TimeoutError(f"another process or thread held the lock for {seconds:g} s")
         return found
@@ -163,8 +163,6 @@ class Lock(_native.LockMember, _Shared):
             <Lock closed>
         """
         self._close()
-
-    _leave = _native.lock_leave
 
     if TYPE_CHECKING:
 
@@ -227,7 +225,7 @@ class Atomic(_native.AtomicMember, _Shared):
             ...     number.compare_exchange(1, 2), number.compare_exchange(1, 3), number.load()
             (True, False, 2)
         """
-        return _native.atomic_swap(self, old, new)
+        return self._swap(old, new)
 
     def wait(self, value: int, timeout: float | None = None) -> None:
         """Wait until the number differs from `value`.
@@ -249,7 +247,7 @@ class Atomic(_native.AtomicMember, _Shared):
             1
         """
         seconds = events.timeout_argument(timeout)
-        if not _native.atomic_wait(self, value, seconds):
+        if not self._wait(value, seconds):
             raise TimeoutError(f"the number was {value} for {seconds:g} s")
 
     def close(self) -> None:
@@ -262,8 +260,6 @@ class Atomic(_native.AtomicMember, _Shared):
             <Atomic closed>
         """
         self._close()
-
-    _leave = _native.atomic_leave
 
     if not TYPE_CHECKING:  # to type checkers there is no arithmetic
 
@@ -297,11 +293,15 @@ advise(
 )
 
 
+def _member_of(shared: Lock | Atomic) -> int:
+    return shared._member  # pyright: ignore[reportPrivateUsage]
+
+
 def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
     def join(crew: Crew, _fresh: bool) -> _L:
         new = _native.LockMember.__new__
         held, died = Held(name, False), Held(name, True)
-        made = crew.admit(lambda native: new(kind, native, label, held, died), _native.lock_member)
+        made = crew.admit(lambda native: new(kind, native, label, held, died), _member_of)
         _begin(made, crew, (_reopen_lock, (name, label)))
         return made
 
@@ -313,7 +313,7 @@ def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
 
 def _open_atomic(kind: type[_A], name: str, initial: int, *, create: bool) -> _A:
     def join(crew: Crew, _fresh: bool) -> _A:
-        made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _native.atomic_member)
+        made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _member_of)
         _begin(made, crew, (_reopen_atomic, (name,)))
         return made
 

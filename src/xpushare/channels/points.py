@@ -4,6 +4,8 @@ Each member of a channel has an event, whose handle is in the member's record. W
 closes a frame, each queue that has worked on the frame signals the member's event. The slot records the number of the
 signal. The slot's next user makes its own queues wait for these signals, so the host does not wait for a device.
 """
+# Loans and frames are private to the modules of channels.
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -11,20 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from xpushare._device import Device
-from xpushare._native import (
-    CREW_MEMBERS,
-    DONE,
-    LOST,
-    PENDING,
-    Span,
-    frame_point,
-    frame_point_by,
-    frame_since,
-    held_end,
-    held_order,
-    held_slot,
-    left,
-)
+from xpushare._native import CREW_MEMBERS, DONE, LOST, PENDING, Span, left
 from xpushare.arrays import description
 from xpushare.arrays.copies import Spanned, copy_out, lies_on_host, native_stream, own_array, spanned
 from xpushare.common.elements import c_strides
@@ -131,7 +120,7 @@ class Points:
         """Return False if the content of a frame is lost, because the writer died before its device work had finished.
         Otherwise return True, even if that work is still running.
         """
-        end, point, member, since = held_end(frame), frame_point(frame), frame_point_by(frame), frame_since(frame)
+        end, point, member, since = frame._end, frame._point, frame._point_by, frame._since
         if not point:
             return True
         event = self._event_of(end, member, since)
@@ -149,8 +138,8 @@ class Points:
         return state != LOST
 
     def before_reading(self, frame: Frame) -> After:
-        point = frame_point(frame)
-        event = self._event_of(held_end(frame), frame_point_by(frame), frame_since(frame)) if point else None
+        point = frame._point
+        event = self._event_of(frame._end, frame._point_by, frame._since) if point else None
         return After(self._device, [] if event is None else [(event, point)])
 
     def before_writing(self, end: End, slot: int) -> After:
@@ -199,23 +188,23 @@ class Points:
         work = work_on(self._device, native_stream(None, found, array, self._device), array)
         if work is None:
             work = queues.create(self._device, None)
-        held_order(loan).before(work)
-        copy_out(array, found, span, held_end(loan).places[held_slot(loan)], self._device, work)
+        loan._order.before(work)
+        copy_out(array, found, span, loan._end.places[loan._slot], self._device, work)
 
     def store(self, loan: Loan, parts: list[tuple[Any, int]]) -> None:
         """Copy NumPy arrays into the slot. Each item of `parts` is an array and its offset in the slot."""
         import numpy
 
         loan.array  # noqa: B018 - makes the order
-        place = held_end(loan).places[held_slot(loan)]
+        place = loan._end.places[loan._slot]
         if place.allocation.host_accessible:
-            held_order(loan).before_host()
+            loan._order.before_host()
             for values, offset in parts:
                 base: Any = Span(place.address + offset, max(values.nbytes, 1), False, place.hold()[0])
                 numpy.copyto(numpy.ndarray(values.shape, values.dtype, base), values)
             return
         work = queues.create(self._device, None)
-        held_order(loan).before(work)
+        loan._order.before(work)
         for values, offset in parts:
             if values.nbytes:
                 stage = memory.allocate("host", values.nbytes, self._device, None)
