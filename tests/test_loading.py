@@ -37,7 +37,7 @@ print("again", xs.Lock.__name__, len(came))
 @pytest.mark.parametrize(
     ("handler", "first"),
     [
-        ("xs.malloc_device", "Lock"),  # refused by an ImportError, which the search of the folder takes for its own
+        ("xs.malloc_device", "RuntimeError xpushare._native cannot be loaded now: t"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt "),
     ],
 )
@@ -45,6 +45,35 @@ def test_a_handler_in_the_search_for_a_module_breaks_no_load(handler: str, first
     source = SOURCE.format(handler=handler)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.splitlines(), done.stderr) == ([f"first {first}", "again Lock 1"], "")
+
+
+CODEC = """
+import sys
+
+import xpushare as xs
+
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "encodings.cp037":
+            xs.malloc_device
+        elif name == "xpushare.channels.locks":
+            print("x".encode("cp037"))
+
+
+sys.meta_path.insert(0, Finder())
+try:
+    print(xs.Lock.__name__)
+except RuntimeError as error:
+    print(str(error)[:40])
+sys.meta_path.pop(0)
+print("x".encode("cp037"))
+"""
+
+
+def test_a_handler_in_the_search_for_a_codec_does_not_hide_it() -> None:
+    done = subprocess.run([sys.executable, "-c", CODEC], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.splitlines(), done.stderr) == (["xpushare._native cannot be loaded now: t", "b'\\xa7'"], "")
 
 
 HALFWAY = """

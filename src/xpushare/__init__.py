@@ -79,7 +79,7 @@ def __getattr__(name: str) -> object:
         near = [] if name.startswith("_") else _importlib.import_module("difflib").get_close_matches(name, __all__, 1)
         advice = f" ({_ADVICE[name]})" if name in _ADVICE else f" (did you mean {near[0]!r}?)" if near else ""
         raise AttributeError(f"module 'xpushare' has no attribute {name!r}{advice}")
-    from xpushare.common.loading import load  # raises an ImportError while that module is only half loaded
+    from xpushare.common.loading import load  # raises a RuntimeError while that module is only half loaded
 
     if _WHERE.get(name) not in ("common.aspects", "_device", "common.errors"):
         load("xpushare._native")  # if it is missing, this raises the reason, before an import of a Unix module fails

@@ -65,7 +65,7 @@ def use():
         xs.ur.urAdapterGet
 try:
     use()
-except (KeyboardInterrupt, ImportError) as error:
+except (KeyboardInterrupt, RuntimeError) as error:
     print(type(error).__name__)
 assert not sys.meta_path[0].left, "the module is not loaded by this"
 use()
