@@ -18,21 +18,27 @@ class Interrupt:
     """Raises KeyboardInterrupt at the nth point in the package's code at which CPython may run the handler of a signal:
     where a function of Python begins, and where one of C has returned, whose result is lost then.
 
-    What runs below a `__del__`, or what is called like one, is left out: nothing can come out of that.
+    What runs below a `__del__`, or what is called like one, is left out: nothing can come out of that. `deep` adds the
+    points of the modules of Python that the package's code calls.
     """
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, nth: int, deep: bool = False) -> None:
         self.left = nth
         self.thread = threading.get_ident()
+        self.deep = deep
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(PACKAGE):
+        ours = frame.f_code.co_filename.startswith(PACKAGE)
+        if event not in ("call", "c_return") or not (ours or self.deep):
             return
         above: FrameType | None = frame
         while above is not None:
             if above.f_code.co_name in ("__del__", "_abandoned"):
                 return
+            ours = ours or above.f_code.co_filename.startswith(PACKAGE)
             above = above.f_back
+        if not ours:
+            return
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt

@@ -92,7 +92,7 @@ def test_an_interrupt_leaves_nothing(call: Callable[[], None], step: int, monkey
     call()
     before = held()
     for nth in range(1, 4000, step):
-        interrupt = Interrupt(nth)
+        interrupt = Interrupt(nth, deep=True)
         sys.setprofile(interrupt)
         try:
             call()

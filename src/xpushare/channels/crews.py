@@ -504,6 +504,7 @@ def _placed(path: Path) -> OwnedFd | None:
     """
     temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
     fd: OwnedFd | None = None
+    name = str(temporary)
     with doing(f"making {path}"):
         try:
             fd = own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -517,8 +518,10 @@ def _placed(path: Path) -> OwnedFd | None:
                     return None
             raise
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            try:
+                os.unlink(name)  # nothing of Python before it, since an interrupt could prevent that
+            except FileNotFoundError:
+                pass
     return fd
 
 

@@ -603,10 +603,9 @@ def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) 
             predecessor.replaced()
         with keeping.socket_at(name) as new, keeping.socket_at() as path:
             os.rename(new, path)
-    except BaseException:
+    finally:
         with keeping.socket_at(name) as new, contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
-        raise
+            os.unlink(new)  # the takeover has failed
     fcntl.lockf(lock.number, fcntl.LOCK_EX, 1, 0)
     _native.lock_for_life(lock.number, 0)
 

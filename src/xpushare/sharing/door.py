@@ -81,10 +81,9 @@ def opening(cookie: bytes) -> Generator[bytes | None]:
             yield os.fsencode(new)
             with contextlib.suppress(OSError):
                 os.rename(new, f"{folder}/{_PREFIX}{cookie.hex()}")
-        except BaseException:
+        finally:
             with contextlib.suppress(OSError):
-                os.unlink(new)
-            raise
+                os.unlink(new)  # the block has failed
 
 
 def close(cookie: bytes) -> None:

@@ -14,6 +14,7 @@ from typing import Final, final
 from xpushare._native import CONSTANTS, Seal
 from xpushare._native import read_key as native_key
 from xpushare.common.errors import InvalidArgumentError, XpuShareError, from_os_error
+from xpushare.common.fds import own_fd
 from xpushare.common.system import boot_id
 
 __all__ = [
@@ -418,19 +419,20 @@ def sealing() -> Seal:
 
 def _make_key(path: Path, key: bytes | None = None) -> bool:
     """Make the file of a key, by default of a new one. Returns False if there is one by now."""
-    import tempfile  # slow to import, and needed once
-
     # Write another file and link it. So everybody sees no file or a whole one, and one of two makers wins.
+    temporary = f"{path}-{os.urandom(8).hex()}"
     try:
-        fd, temporary = tempfile.mkstemp(dir=path.parent)
         try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(os.urandom(KEY_NBYTES) if key is None else key)
+            with own_fd(os.open, temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600) as fd:
+                os.write(fd.number, os.urandom(KEY_NBYTES) if key is None else key)
             os.link(temporary, path)
         except FileExistsError:
             return False
         finally:
-            os.unlink(temporary)
+            try:
+                os.unlink(temporary)  # nothing of Python before it, since an interrupt could prevent that
+            except FileNotFoundError:
+                pass
     except OSError as error:
         raise from_os_error(error, f"making the key {path}") from error
     return True
