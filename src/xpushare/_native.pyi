@@ -1768,7 +1768,7 @@ class Crew:
     def pid(self, member: int) -> int:
         """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
 
-    def move(self, fd: int, /) -> None:
+    def move(self, fd: OwnedFd, /) -> None:
         """Use another file, whose descriptor it takes over, and lock the bytes of this process's members there. No
         other process may be in the crew.
         """

@@ -1,15 +1,26 @@
 """The keeper's files are removed while it runs, by a logout or a cleaning of the temporary folder."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import shutil
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from keepers import keep, keeper_pid, listed, stop_keeper, values
 
-from harness import Child, wait_until
+import xpushare as xs
+from harness import Child, fd_count, wait_until
+from interrupting import Interrupt
+from xpushare.adapters.vendor import Check
+from xpushare.cli.doctor.keeper import examine
+from xpushare.keeper import files
+from xpushare.keeper.clients import Clients
+from xpushare.sharing import identity, naming
 
 
 @pytest.fixture
@@ -81,3 +92,56 @@ def test_a_keeper_that_cannot_make_its_files_again_tries_until_it_can(folder: Pa
     with Child(env={"XPUSHARE_RUNTIME_DIR": str(folder)}) as child:
         wait_until(lambda: (folder / "keeper").exists())
         assert child.call(names)[:2] == (["weights"], {7})
+
+
+def refusal() -> str:
+    with pytest.raises(xs.XpuShareError) as refused:
+        keep("more", 1)
+    return str(refused.value)
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    """Whoever made the link would choose which file the keeper makes and locks."""
+    with Child(env={"XPUSHARE_RUNTIME_DIR": str(tmp_path / "run")}) as child:
+        child.call(xs.published)
+        (tmp_path / "run" / "keeper.lock").symlink_to(tmp_path / "target")
+        assert "keeper.lock is not a file of this user: remove it" in child.call(refusal)
+        assert [each.state for each in child.call(examined)] == ["skipped"]
+    assert not (tmp_path / "target").exists()
+
+
+def examined() -> list[Check]:
+    return list(examine())
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_an_interrupted_attempt_to_make_the_lock_again_keeps_no_descriptor(
+    locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "chosen_dir", lambda: tmp_path)
+    monkeypatch.setattr(naming, "names_folder", lambda: tmp_path)
+    if not locks:
+        monkeypatch.setattr(files._native, "lock_for_life", lambda *_: False)
+    errors: list[BaseException] = []
+    path = tmp_path / "keeper.lock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        clients = Clients(listening, lambda *_: b"", lambda _: None)
+        watched = files.Files(clients, files.open_lock(), lambda: None)
+        monkeypatch.setattr(watched, "_begin", lambda: None)
+        before = fd_count()
+        for nth in range(1, 100):
+            path.unlink()
+            interrupt = Interrupt(nth)
+            sys.setprofile(interrupt)
+            try:
+                watched._restore()
+            except (KeyboardInterrupt, xs.InvalidArgumentError) as error:
+                errors.append(error)  # its frames refer to what they opened
+            finally:
+                sys.setprofile(None)
+            assert fd_count() <= before, f"interrupted at point {nth}"
+            if interrupt.left > 0:
+                assert nth > 8
+                break
+            path.touch()
+        watched._lock.close()

@@ -1,5 +1,7 @@
 """A runtime folder that is removed under running processes, as by a logout, or that appears after they have started."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -7,6 +9,7 @@ import contextlib
 import logging
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +19,9 @@ import numpy as np
 import pytest
 
 import xpushare as xs
-from harness import Child, kept, wait_until
+from harness import Child, fd_count, kept, wait_until
+from interrupting import Interrupt
+from xpushare.channels import crews
 
 
 class _Said(logging.Handler):
@@ -192,6 +197,35 @@ def test_a_lock_that_becomes_two_is_told(run: Path) -> None:
         for each in one, other:
             each.call(names)
             assert "opened the lock 'l' before the runtime folder was removed" in each.call(said)
+
+
+def restore_with_interrupts() -> None:
+    """Make the file of a lock again, with an interrupt at each point of that."""
+    crew = lock("l") and crews._known["lock.l"]
+    errors: list[BaseException] = []
+    before = fd_count()
+    for nth in range(1, 200):
+        crew.path.unlink()
+        interrupt = Interrupt(nth)
+        sys.setprofile(interrupt)
+        try:
+            assert crews._restored(crew, crew.path)
+        except KeyboardInterrupt as error:
+            errors.append(error)  # its frames refer to what they opened
+        finally:
+            sys.setprofile(None)
+        assert fd_count() == before, f"interrupted at point {nth}"
+        assert set(os.listdir(crew.path.parent)) <= {"lock.l"}
+        if interrupt.left > 0:
+            assert nth > 10
+            return
+        assert crews._restored(crew, crew.path)
+    raise AssertionError("it never ends")
+
+
+def test_an_interrupted_attempt_to_make_a_file_again_leaves_nothing(run: Path) -> None:
+    with using(run) as one:
+        one.call(restore_with_interrupts)
 
 
 def test_two_keys_are_told(run: Path) -> None:

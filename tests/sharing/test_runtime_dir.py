@@ -173,6 +173,7 @@ def test_a_key_of_another_user_is_refused(fresh: pytest.MonkeyPatch, tmp_path: P
 
 def test_where_the_folder_is(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fresh.delenv("XPUSHARE_RUNTIME_DIR")
+    fresh.setenv("TMPDIR", str(tmp_path))
     xdg = tmp_path / "xdg"
     xdg.mkdir(mode=0o700)
     fresh.setenv("XDG_RUNTIME_DIR", str(xdg))
@@ -183,7 +184,6 @@ def test_where_the_folder_is(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fresh.setenv("XPUSHARE_RUNTIME_DIR", "")
     assert chosen_anew(fresh) == xdg / "xpushare"
     fresh.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
-    fresh.setenv("TMPDIR", str(tmp_path))
     if not os.path.isdir(f"/run/user/{os.geteuid()}"):
         assert chosen_anew(fresh) == tmp_path / f"xpushare-{os.geteuid()}"
 

@@ -141,19 +141,20 @@ static PyObject *crew_own(PyObject *self, void *Py_UNUSED(c))
 
 static PyGetSetDef crew_getset[] = {{"own", crew_own, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
 
+/* Takes the descriptor over by itself, so that no interrupt comes in between. */
 static PyObject *crew_move(PyObject *self, PyObject *arg)
 {
     xp_crew *c = crew(self);
-    int fd, rc;
-    if (c == NULL || xp_as_int(arg, &fd) < 0)
+    int fd = c ? xp_take_fd(arg) : -1, rc = EBADF;
+    if (c == NULL)
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    rc = xp_crew_move(c, fd);
+    if (fd >= 0)
+        rc = xp_crew_move(c, fd);
     Py_END_ALLOW_THREADS
-    if (rc == 0)
-        Py_RETURN_NONE;
-    errno = rc;
-    return PyErr_SetFromErrno(PyExc_OSError);
+    if (rc)
+        return xp_oserror_of(rc, "moving a crew to another file");
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef crew_methods[] = {

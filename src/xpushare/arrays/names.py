@@ -41,6 +41,7 @@ from xpushare.objects.message import NBYTES_MAX
 from xpushare.objects.physical_memory import PhysicalMemory
 from xpushare.sharing import identity, layout, naming, node
 from xpushare.sharing.handle import Handle, fields_of, following
+from xpushare.sharing.locked_files import inode_at, inode_of
 from xpushare.sharing.survey import Row, Survey, survey
 
 if TYPE_CHECKING:
@@ -439,7 +440,7 @@ def _read(
                 if publishers is not None:
                     publishers.append(_Publisher(folder / name, fd, pid))
                 break
-            if naming.inode_at(folder / name) == naming.inode_of(naming.stat_of(fd)):
+            if inode_at(folder / name) == inode_of(naming.stat_of(fd)):
                 return None
             # A publisher that replaced the file has released this one: look again.
     if found is None:
@@ -600,7 +601,7 @@ class _Publisher:
         self.pid = pid
         self._path = path
         self._file = file
-        self._inode = naming.inode_of(naming.stat_of(file))
+        self._inode = inode_of(naming.stat_of(file))
         try:
             self.pidfd = system.pidfd_open(pid) if pid else None
         except OSError:  # the process has ended, or is not visible here
@@ -612,7 +613,7 @@ class _Publisher:
         if self.pidfd is not None:
             return bool(_native.dead([self.pidfd.number]))
         # A process that has released this file has replaced it, if there is another file. That is not an end.
-        return naming.holder_of(self._file) is None and naming.inode_at(self._path) in (None, self._inode)
+        return naming.holder_of(self._file) is None and inode_at(self._path) in (None, self._inode)
 
 
 @final

@@ -20,7 +20,6 @@ import logging
 import os
 import random
 import secrets
-import stat
 import struct
 import threading
 import time
@@ -39,7 +38,7 @@ from xpushare.common.errors import (
     doing,
     from_os_error,
 )
-from xpushare.common.fds import OwnedFd, own_fd
+from xpushare.common.fds import OwnedFd
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.common.threads import holds
 from xpushare.core import memory
@@ -47,9 +46,10 @@ from xpushare.core.labels import LABEL_MOST, label_argument
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit
 from xpushare.objects.array import memory_over
-from xpushare.sharing import identity, naming, node
+from xpushare.sharing import identity, locked_files, naming, node
 from xpushare.sharing.handle import Handle
 from xpushare.sharing.layout import expect_version
+from xpushare.sharing.locked_files import inode_at, inode_of, open_file, temporary_in
 
 __all__ = [
     "ATOMIC",
@@ -73,7 +73,6 @@ ATOMIC: Final = 2
 CHANNEL: Final = 3
 _KINDS: Final = {LOCK: "lock", ATOMIC: "atomic", CHANNEL: "channel"}
 _RECORD: Final = 3 * Handle.NBYTES  # handles of the control words, the slots and the member's event
-_TEMPORARY: Final = ".new-"  # begins the name of a file that is being made
 _FORMAT: Final = struct.Struct("<I")
 _FORMAT_AT: Final = 8  # where the version of the layout is
 _RECORDS: Final = 4096  # where the records begin; a write to byte 0 notifies listeners
@@ -175,8 +174,8 @@ class Crew:
         """Take over the descriptor of the crew's file. `ranges` are the objects that the crew shares. `fresh` says
         whether they are new.
         """
-        number, found = fd.number, os.fstat(fd.number)
-        self.inode = found.st_dev, found.st_ino
+        number = fd.number
+        self.inode = inode_of(os.fstat(number))
         self.ranges = tuple(ranges)
         self.number = number  # first: an interrupt may come after the next statement has taken the descriptor over
         try:
@@ -399,19 +398,18 @@ def _restore(where: Path) -> None:
 
 def _restored(crew: Crew, path: Path) -> bool:
     """Return whether the crew has its file under its name, after making it again if necessary and possible."""
-    if crew.inode == _inode_at(path):
+    if crew.inode == inode_at(path):
         return True
     if _anybody(crew.number):
         return False
-    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    temporary = temporary_in(path.parent)
     try:
-        fd = own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        at, size = 0, os.fstat(crew.number).st_size
-        while at < size and (part := os.pread(crew.number, size - at, at)):
-            at += os.pwrite(fd.number, part, at)
-        crew.native.move(fd.take())
-        found = os.fstat(crew.number)
-        crew.inode = found.st_dev, found.st_ino
+        with locked_files.make(temporary) as fd:
+            at, size = 0, os.fstat(crew.number).st_size
+            while at < size and (part := os.pread(crew.number, size - at, at)):
+                at += os.pwrite(fd.number, part, at)
+            crew.native.move(fd)
+        crew.inode = inode_of(os.fstat(crew.number))
         os.link(temporary, path)
     except OSError:  # FileExistsError: another crew has the name by now
         return False
@@ -456,12 +454,12 @@ def _removed_if_empty(path: Path, number: int, inode: tuple[int, int]) -> bool:
     """Remove the crew's file if no other process is in the crew. Returns False if a process that joins, or makes the
     crew, prevents that now.
     """
-    if _anybody(number) or _inode_at(path) != inode:
+    if _anybody(number) or inode_at(path) != inode:
         return True
     if not _making(number, path, 0.0):
         return False
     try:
-        if not _anybody(number) and _inode_at(path) == inode:
+        if not _anybody(number) and inode_at(path) == inode:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
     finally:
@@ -469,45 +467,16 @@ def _removed_if_empty(path: Path, number: int, inode: tuple[int, int]) -> bool:
     return True
 
 
-def _inode_at(path: Path) -> tuple[int, int] | None:
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise from_os_error(error, f"looking at {path}") from error
-    return found.st_dev, found.st_ino
-
-
-def _opened(path: Path) -> OwnedFd | None:
-    try:
-        fd = own_fd(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno in naming.STRANGE:
-            raise InvalidHandleError(f"{path} is not a file of this user: remove it") from None
-        raise from_os_error(error, f"opening {path}") from error
-    try:
-        found = os.fstat(fd.number)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise InvalidHandleError(f"{path} is not a file of this user: remove it")
-    except BaseException:
-        fd.close()
-        raise
-    return fd
-
-
 def _placed(path: Path) -> OwnedFd | None:
     """Create the crew's file. This process holds the lock for making the crew before any other process can see the
     file. Returns None if another process has created it first.
     """
-    temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+    temporary = temporary_in(path.parent)
     fd: OwnedFd | None = None
     name = str(temporary)
     with doing(f"making {path}"):
         try:
-            fd = own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = locked_files.make(temporary)
             _native.lock(fd.number, _native.CREW_JOIN)
             os.link(temporary, path)
         except BaseException as error:
@@ -598,7 +567,7 @@ def _standing(file: str) -> Crew | None:
     """Return the crew of a file that this process is in already, or None."""
     crew = _known.get(file)
     if (
-        crew is None or crew.number < 0 or crew.inode != _inode_at(crew.path)
+        crew is None or crew.number < 0 or crew.inode != inode_at(crew.path)
     ):  # the file was removed: another crew has the name by now
         return None
     if not crew.own:  # an interrupt came between its last member and its end
@@ -658,7 +627,7 @@ def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
     joining.
     """
     _native.channel_move(native)
-    if _inode_at(path) == inode:
+    if inode_at(path) == inode:
         os.unlink(path)
 
 
@@ -669,7 +638,7 @@ def _begin(crew: Crew, create: Callable[[], Sequence[Range]] | None, initial: in
     """
     path = crew.path
     while True:
-        fd = _opened(path)
+        fd = open_file(path)
         if fd is None:
             if create is None:
                 return None
@@ -681,9 +650,8 @@ def _begin(crew: Crew, create: Callable[[], Sequence[Range]] | None, initial: in
             empty = not _anybody(fd.number)
             if not (_making if empty else _joining)(fd.number, path, 0.0):
                 raise _NotYet(_joiner(fd.number))
-            found = os.fstat(fd.number)
-            inode = found.st_dev, found.st_ino
-            if _inode_at(path) != inode or _anybody(fd.number) == empty:
+            inode = inode_of(os.fstat(fd.number))
+            if inode_at(path) != inode or _anybody(fd.number) == empty:
                 continue  # its last member has removed it, or another process has joined, meanwhile
             if empty and create is None:
                 os.unlink(path)
@@ -757,7 +725,7 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
 
 
 def _look_into(crew: Crew) -> bool:
-    fd = _opened(crew.path)
+    fd = open_file(crew.path)
     if fd is None:
         return False
     with fd:
@@ -838,12 +806,12 @@ def _sweep(where: Path) -> None:
     with doing(f"listing {where}"):
         names = os.listdir(where)
     random.shuffle(names)  # the living ones may be listed first, and each process may sweep only once
-    mine = {crew.inode for crew in _all}
+    mine = {crew.inode for crew in list(_all)}  # another thread may add one
     living = removed = 0
     for name in names:
         with contextlib.suppress(XpuShareError, OSError):
             with _working_on(name):
-                gone = _inode_at(where / name) not in mine and _swept_away(where / name)
+                gone = inode_at(where / name) not in mine and _swept_away(where / name)
             living += not gone
             removed += gone
         if living == _SWEEP_MOST or removed == _SWEEP_REMOVES:
@@ -854,12 +822,11 @@ def _swept_away(path: Path) -> bool:
     """Remove the file of a crew that no process is in, and that this process has not open. Returns whether it is
     gone.
     """
-    fd = _opened(path)
+    fd = open_file(path)
     if fd is not None:
         with fd:
-            found = os.fstat(fd.number)
-            _removed_if_empty(path, fd.number, (found.st_dev, found.st_ino))
-    return _inode_at(path) is None
+            _removed_if_empty(path, fd.number, inode_of(os.fstat(fd.number)))
+    return inode_at(path) is None
 
 
 def _leave_all(_deadline: float) -> None:

@@ -6,6 +6,7 @@ it again at their next call, but the keeper may wait for ever. So it watches the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from typing import Final, final
 from xpushare import _native
 from xpushare.common import system
 from xpushare.common.errors import InvalidArgumentError, XpuShareError
-from xpushare.common.fds import OwnedFd, own_fd
+from xpushare.common.fds import OwnedFd
 from xpushare.keeper.clients import Clients, report
 from xpushare.sharing import identity, keeping, naming
+from xpushare.sharing.locked_files import inode_at, make, open_file
 
 __all__ = ["Files", "open_lock"]
 
@@ -28,7 +30,12 @@ _AGAIN: Final = 1.0  # seconds between two attempts, or two checks if the kernel
 
 
 def open_lock() -> OwnedFd:
-    return own_fd(os.open, keeping.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Open the file that the keeper locks for its lifetime, and make it if it is missing."""
+    path = Path(keeping.lock_path())
+    while (found := open_file(path)) is None:
+        with contextlib.suppress(FileExistsError):  # another process has made it meanwhile
+            return make(path)
+    return found
 
 
 @final
@@ -61,7 +68,7 @@ class Files:
             self._next = None if self._changes is not None else now + _AGAIN
             return
         self._missing = self._missing or now
-        if naming.inode_at(self._folder) == self._inodes[0] and now - self._missing < _COMPLETE:
+        if inode_at(self._folder) == self._inodes[0] and now - self._missing < _COMPLETE:
             self._next = now + _LOOK  # somebody may be removing the folder file by file
             return
         self._next = now + _AGAIN  # if this attempt fails
@@ -76,7 +83,7 @@ class Files:
         return self._folder, self._folder / "key", Path(keeping.lock_path()), self._folder / keeping.NAME
 
     def _stand(self) -> bool:
-        return self._inodes == tuple(map(naming.inode_at, self._paths()))
+        return self._inodes == tuple(map(inode_at, self._paths()))
 
     def _begin(self) -> None:
         """Watch the files as they are now."""
@@ -93,18 +100,19 @@ class Files:
             self._clients.watch(self._changes.number)
             self._next = None
         self._missing = None
-        self._inodes = tuple(map(naming.inode_at, self._paths()))
+        self._inodes = tuple(map(inode_at, self._paths()))
 
     def _restore(self) -> None:
         naming.names_folder()  # makes the folder, the key and the names again
-        _folder, _key, lock, socket = map(naming.inode_at, self._paths())
+        _folder, _key, lock, socket = map(inode_at, self._paths())
         if lock is None or lock != self._inodes[2]:
             new = open_lock()
-            if not _native.lock_for_life(new.number, 0):
+            try:
+                if not _native.lock_for_life(new.number, 0):
+                    raise InvalidArgumentError("another keeper was started meanwhile")
+                self._lock, new = new, self._lock
+            finally:
                 new.close()
-                raise InvalidArgumentError("another keeper was started meanwhile")
-            self._lock.close()
-            self._lock = new
         if socket is None or socket != self._inodes[3]:
             self._listen()
         self._begin()

@@ -41,24 +41,21 @@ from xpushare.common.errors import (
     doing,
     from_os_error,
 )
-from xpushare.common.fds import OwnedFd, close_all, own_fd
+from xpushare.common.fds import OwnedFd, close_all
 from xpushare.common.leaving import Stage, at_leave
-from xpushare.sharing import identity, keeping
+from xpushare.sharing import identity, keeping, locked_files
 from xpushare.sharing.handle import NAME_LENGTH_MAX
+from xpushare.sharing.locked_files import TEMPORARY, inode_at, inode_of, temporary_in
 
 __all__ = [
     "ENTRY",
     "FORMAT",
     "HEAD",
     "MAGIC",
-    "NOTHING",
-    "STRANGE",
     "VERSIONS_MOST",
     "Published",
     "check_name",
     "holder_of",
-    "inode_at",
-    "inode_of",
     "is_name",
     "living",
     "lock",
@@ -74,7 +71,6 @@ __all__ = [
 ]
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
-_TEMPORARY: Final = ".new-"
 _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that a process locks to remove a dead publisher's file
 _REAPER_MOST: Final = 1.0  # seconds
@@ -86,9 +82,6 @@ ENTRY: Final = struct.Struct("<QI")  # version, bytes of the handle
 VERSIONS_MOST: Final = 64
 _PASSED: Final = 64  # entries of the folder that one call passes, in search of files that dead publishers have left
 _CHECKED: Final = 8  # files of other processes that it checks
-NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
-STRANGE: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM)
-"""What opening fails with if the path is a link, a folder, a socket or a device, or must not be opened."""
 
 
 @final
@@ -120,7 +113,7 @@ class Published:
         self.path = path
         self.handle: Any = b""  # the file contains its bytes
         self._withdraw = withdraw
-        self.temporary = path.parent / f"{_TEMPORARY}{os.urandom(8).hex()}"
+        self.temporary = temporary_in(path.parent)
         self.fds: list[OwnedFd] = []  # one descriptor, whose lock shows that this process lives
         self.inode: tuple[int, int] | None = None
         self.exports: list[Any] = []  # exports made for the name, which end with it
@@ -423,26 +416,7 @@ def open_file(path: Path) -> OwnedFd | None:
     """Open the file of a published name. Returns None if the file does not exist. The caller must not pass a file that
     this process has published, since closing the descriptor would release the process's lock on it.
     """
-    try:
-        fd = own_fd(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in NOTHING:
-            return None
-        if error.errno in STRANGE:
-            raise _strange(path) from None
-        raise from_os_error(error, f"opening {path}") from error
-    try:
-        found = stat_of(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise _strange(path)
-    except BaseException:
-        fd.close()
-        raise
-    return fd
-
-
-def _strange(path: Path) -> InvalidHandleError:
-    return InvalidHandleError(f"{path} is not a file that this user published: remove it")
+    return locked_files.open_file(path, "that this user published")
 
 
 def stat_of(fd: OwnedFd) -> os.stat_result:
@@ -460,20 +434,6 @@ def holder_of(fd: OwnedFd, at: int = _LIFE) -> int | None:
         return os.getpid() if own else found
 
 
-def inode_of(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
-
-
-def inode_at(path: Path) -> tuple[int, int] | None:
-    try:
-        with doing(f"looking at {path}"):
-            return inode_of(os.lstat(path))
-    except DeviceError as error:
-        if error.native in NOTHING:
-            return None
-        raise
-
-
 def _claim(new: Published, replace: bool) -> None:
     """Publish a complete file, which is locked before any other process can see it. With `replace`, it takes the place
     of the file that is published under the same name.
@@ -482,7 +442,7 @@ def _claim(new: Published, replace: bool) -> None:
     while True:
         new.release()
         try:
-            new.locked(own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            new.locked(locked_files.make(temporary))
             with open(new.fds[0].number, "wb", closefd=False) as file:
                 file.write(new.content())
             if replace:
@@ -589,7 +549,7 @@ def _reap_file(folder: Path, name: str) -> bool:
     """Remove a file if a dead publisher or an interrupted call has left it. Returns whether it was checked, which is
     not necessary for the names of this process.
     """
-    if name in names or (name.startswith(".") and not name.startswith(_TEMPORARY)):
+    if name in names or (name.startswith(".") and not name.startswith(TEMPORARY)):
         return False
     try:
         found = os.lstat(folder / name)

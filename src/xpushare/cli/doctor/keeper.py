@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from xpushare import _native
@@ -11,6 +11,7 @@ from xpushare.adapters.vendor import Check
 from xpushare.common.errors import DeviceError, XpuShareError
 from xpushare.common.sizes import counted
 from xpushare.sharing import keeping
+from xpushare.sharing.locked_files import open_file
 
 __all__ = ["examine"]
 
@@ -20,14 +21,11 @@ _UNITS: Final = (".scope", ".service")  # systemd's setting that ends all remain
 
 
 def _pid() -> int | None:
-    try:
-        fd = os.open(keeping.lock_path(), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    lock = open_file(Path(keeping.lock_path()))
+    if lock is None:
         return None
-    try:
-        return _native.lock_holder(fd, 0)
-    finally:
-        os.close(fd)
+    with lock:
+        return _native.lock_holder(lock.number, 0)
 
 
 def _answers(pid: int) -> Check:
