@@ -112,7 +112,7 @@ def faces(settings: Settings) -> list[Row]:
     rows: list[Row] = []
     with Worker(settings) as exporter, Worker(settings) as importer:
         handle = exporter.call(_export, settings.device)
-        found = importer.call(_samples, settings.device, handle, settings.count(300, 5), timeout=300)
+        found = importer.start(_samples, settings.device, handle, settings.count(300, 5)).result(300)
     for name, (of_ur, of_face, of_core) in found.items():
         calls = _CALLS.get(name, 1)
         for face, samples in (("ur", of_ur), ("object face", of_face)):

@@ -100,9 +100,9 @@ class _World:
         elif chance < 0.5 and tags:
             tag = pick.choice(tags)
             handle = self.handles.pop(tag)
-            reader.start(_open, tag, handle) if handle is not None else None  # while it is withdrawn
+            answered = reader.start(_open, tag, handle) if handle is not None else None  # while it is withdrawn
             self.maker.call(_free, tag)
-            if handle is not None and reader.result():
+            if answered is not None and answered.result():
                 opened.append(tag)
         elif chance < 0.75 and shared:
             tag = pick.choice(shared)
@@ -123,14 +123,12 @@ class _World:
     def look(self) -> int:
         """How many arrays were compared."""
         workers = [self.maker, *(worker for worker, _opened in self.readers)]
-        for worker in workers:
-            worker.start(_look)
-        return sum(worker.result() for worker in workers)
+        return sum(looked.result() for looked in [worker.start(_look) for worker in workers])
 
     def end(self) -> None:
         for worker in (self.maker, *(worker for worker, _opened in self.readers)):
             worker.call(join)
-            worker.close()
+            worker.exit()
 
 
 def run(soak: Soak) -> None:

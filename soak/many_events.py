@@ -65,7 +65,7 @@ def run(soak: Soak) -> None:
     with soak.worker() as maker:
         maker.call(_warm_up)
         empty = held(maker.pid)
-        each = maker.call(_make, count, timeout=600)
+        each = maker.start(_make, count).result(600)
         full = held(maker.pid)
         soak.say(f"{count} events with handles: {each * 1e6:.1f} us each; {empty} -> {full}")
         soak.check(full.fds - empty.fds <= _MOST_FDS, f"{full.fds - empty.fds} fds for {count} events")
@@ -82,23 +82,23 @@ def run(soak: Soak) -> None:
         after = held()
         soak.say(f"{sample} of them opened here: {each * 1e6:.1f} us each; {before} -> {after}")
         soak.check(after.fds - before.fds <= _MOST_FDS, f"{after.fds - before.fds} fds for {sample} opened events")
-        maker.start(_signal, which)
+        signalled = maker.start(_signal, which)
         for event in events:
             event.wait(_TIMEOUT, at_least=1)
-        maker.result()
+        signalled.result()
         for event in events:
             soak.check(event.signal() == 2, "a signal here is not the second one")
         maker.call(_answered, which)
         for event in events:
             event.close()
         del events, event
-        signalled, of, closing = maker.call(_state, timeout=600)
+        signalled, of, closing = maker.start(_state).result(600)
         soak.say(f"{signalled} of {of} were signalled; put and close {closing * 1e6:.1f} us each")
         soak.check(signalled == sample, f"{signalled} events were signalled, {sample} were meant")
         # Slots are given back: as many again find room (there are 262,144).
         for _ in range(2):
-            maker.call(_make, count, timeout=600)
-            signalled, _of, _closing = maker.call(_state, timeout=600)
+            maker.start(_make, count).result(600)
+            signalled, _of, _closing = maker.start(_state).result(600)
             soak.check(signalled == 0, "a new event shows an old one's signal")
         soak.say(f"the same again twice: {held(maker.pid)}")
 

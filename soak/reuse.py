@@ -134,9 +134,9 @@ class _World:
         elif chance < 0.60 and made:
             tag = pick.choice(list(made))
             raw, pickled = made.pop(tag)
-            self.workers[other].start(_open, tag, raw, pickled)  # while it is withdrawn
+            opened = self.workers[other].start(_open, tag, raw, pickled)  # while it is withdrawn
             worker.call(_free, tag, pick.random() < 0.2)
-            self.workers[other].result()
+            opened.result()
         elif chance < 0.80 and made:
             tag = pick.choice(list(made))
             if not self.workers[other].call(_open, tag, *made[tag]):
@@ -152,19 +152,17 @@ class _World:
             for each in self.workers:
                 each.call(join)
         else:
-            (worker.kill if pick.random() < 0.7 else worker.close)()
+            (worker.kill if pick.random() < 0.7 else worker.exit)()
             self.workers[maker], self.made[maker] = self.soak.worker(), {}
 
     def look(self) -> int:
         """How many arrays were compared."""
-        for worker in self.workers:
-            worker.start(_look)
-        return sum(worker.result() for worker in self.workers)
+        return sum(looked.result() for looked in [worker.start(_look) for worker in self.workers])
 
     def end(self) -> None:
         for worker in self.workers:
             worker.call(join)
-            worker.close()
+            worker.exit()
 
 
 def run(soak: Soak) -> None:

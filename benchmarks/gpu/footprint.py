@@ -65,10 +65,8 @@ def footprint() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         settings = Settings(False, DEVICE, folder)
         owner, *workers = (stack.enter_context(Worker(settings)) for _ in range(1 + WORKERS))
-        for worker in (owner, *workers):
-            worker.start(start)
-        for worker in (owner, *workers):
-            worker.result()
+        for started in [worker.start(start) for worker in (owner, *workers)]:
+            started.result()
         small = owner.call(make, "small", 16)
         for worker in workers:
             worker.call(attach, "small", small)

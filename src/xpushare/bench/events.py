@@ -173,10 +173,9 @@ class Pair:
         """Make `batch` round trips with the method `way`. Returns the result of `first`, which by default is the
         average time of a round trip in microseconds.
         """
-        self._second.start(_second, way, batch)
-        self.first.start(first, way, batch)
-        found = self.first.result(_TIMEOUT * 2)
-        self._second.result(_TIMEOUT * 2)
+        answered = self._second.start(_second, way, batch)
+        found = self.first.start(first, way, batch).result(_TIMEOUT * 2)
+        answered.result(_TIMEOUT * 2)
         return found
 
     def end(self) -> None:

@@ -271,7 +271,7 @@ def read_once(settings: Settings) -> list[Row]:
                         made[which] = exporter.call(_make_theirs, nbytes)[0]
                     else:
                         made[which] = exporter.call(_make_ours, nbytes, settings.device)
-                mine, other = importer.call(_read, made[0], made[1], nbytes, settings.count(6, 2), timeout=300)
+                mine, other = importer.start(_read, made[0], made[1], nbytes, settings.count(6, 2)).result(300)
                 ours += mine
                 theirs += other
                 exporter.call(_end_theirs)
@@ -334,7 +334,7 @@ def _handed(settings: Settings) -> list[Row]:
     with Worker(settings, {"pipe": near}) as maker, Worker(settings, {"pipe": far}) as reader:
         near.close()
         far.close()
-        reader.start(_look)
+        looked = reader.start(_look)
         for nbytes, name, pickled in (
             (_FRAME, "a 4K frame", False),
             (64 << 10, "64 KiB", False),
@@ -347,7 +347,7 @@ def _handed(settings: Settings) -> list[Row]:
             what = f"a fresh array of {name}, written, {way}, opened and closed elsewhere, freed"
             rows.append(compare("fresh_array", what, ours, _OTHER, theirs))
         maker.call(_stop)
-        reader.result()
+        looked.result()
     return rows
 
 
@@ -475,19 +475,17 @@ def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
         owner = stack.enter_context(Worker(settings, {"pipes": [there for _, there in pipes]}))
         workers = [stack.enter_context(Worker(settings, {"pipe": here})) for here, _ in pipes]
         processes = [owner, *workers]
-        for worker in processes:
-            worker.start(_warm_up)
-        for worker in processes:
-            worker.result()
+        for warmed in [worker.start(_warm_up) for worker in processes]:
+            warmed.result()
         before = sum(map(_pss, processes))
         totals: list[Any]
         if shared:
             handle = owner.call(_share_large, nbytes)
             totals = [worker.call(_attach_and_sum, handle) for worker in workers]
         else:
-            owner.start(_send_copies, nbytes)
+            sent = owner.start(_send_copies, nbytes)
             totals = [worker.call(_receive_and_sum) for worker in workers]
-            owner.result()
+            sent.result()
         assert totals == [7 * nbytes] * _WORKERS
         return (sum(map(_pss, processes)) - before) / nbytes
 

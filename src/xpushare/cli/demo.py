@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -22,7 +20,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -30,6 +27,7 @@ import xpushare as xs
 from xpushare import Aspect, Device, Memory
 from xpushare.cli import misused, seconds
 from xpushare.cli.screen import coloured
+from xpushare.conformance.harness import Child, ChildDied, HarnessError, ignore_interrupts, kept
 
 __all__ = ["STEPS", "Demo", "Peer", "Side", "Step", "add_arguments", "run"]
 
@@ -48,40 +46,33 @@ class DemoError(Exception):
 
 
 class Peer:
-    """The state of one of the two processes. Each function that runs in that process gets this object as its first
-    argument, to print lines with `say` and to store objects from step to step in `kept`.
+    """What the functions that run in one of the two processes get as their first argument, to print lines with `say`
+    and to store objects from step to step in `kept`.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.kept: dict[str, Any] = {}
+    kept: Final = kept
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[float, str]] = []
 
     def say(self, text: str) -> None:
-        self._connection.send(("say", time.monotonic(), text))
+        """Print the text with the time of this call, once the function has returned."""
+        self.lines.append((time.monotonic(), text))
 
 
-def _serve(connection: Connection, environment: dict[str, str]) -> None:
-    """The main function of both processes. Runs the functions that the conductor (the process that runs the demo)
-    sends, until the conductor closes the connection.
+def _run(function: Callable[..., Value], *args: Any) -> tuple[list[tuple[float, str]], Value | None, str]:
+    """Call a function in one of the two processes. Returns the lines that it said, its result, and the text of the
+    error that it raised or an empty string.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
-    os.environ.update(environment)
-    os.environ.pop("XPUSHARE_KEY_FILE", None)
-    peer = Peer(connection)
-    while True:
-        try:
-            function, arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            connection.send(("value", time.monotonic(), function(peer, *arguments)))
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-            connection.send(("error", time.monotonic(), text))
+    peer = Peer()
+    try:
+        return peer.lines, function(peer, *args), ""
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return peer.lines, None, f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
 
 
-class Side:
+class Side(Child):
     """Starts and controls one of the two processes. The conductor (the process that runs the demo) has one such object
     for each.
     """
@@ -89,15 +80,8 @@ class Side:
     def __init__(self, demo: Demo, name: str) -> None:
         self._demo = demo
         self.name = name
-        self._connection, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        environment = {"XPUSHARE_RUNTIME_DIR": demo.folder}
-        title = f"xpushare demo {name}"
-        self._process = context.Process(target=_serve, args=(theirs, environment), name=title, daemon=True)
-        self._process.start()
-        theirs.close()
-        assert self._process.pid is not None
-        self.pid: int = self._process.pid
+        super().__init__(method="spawn", env={"XPUSHARE_RUNTIME_DIR": demo.folder, "XPUSHARE_KEY_FILE": None})
+        self.start(ignore_interrupts)
 
     def call(
         self, function: Callable[Concatenate[Peer, Arguments], Value], *args: Arguments.args, **_: Arguments.kwargs
@@ -106,45 +90,28 @@ class Side:
         result. Lines that the function prints with `peer.say` are printed by this process.
         """
         try:
-            self._connection.send((function, args))
-            while self._connection.poll(self._demo.seconds_left()):
-                kind, when, content = self._connection.recv()
-                if kind == "value":
-                    value: Value = content
-                    return value
-                if kind == "error":
-                    raise DemoError(f"the {self.name} (pid {self.pid}) failed: {content}")
-                self._demo.say(content, self, when)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._process.join(self._demo.seconds_left())
-            raise DemoError(f"the {self.name} (pid {self.pid}) ended, exit status {self._process.exitcode}") from None
-        raise DemoError(f"the {self.name} (pid {self.pid}) has not answered within {self._demo.timeout:g} s")
-
-    def kill(self) -> None:
-        """Send SIGKILL to the process, and wait until it has ended."""
-        if self._process.exitcode is None:
-            os.kill(self.pid, signal.SIGKILL)
-        self._process.join(self._demo.seconds_left())
-        if self._process.exitcode is None:
-            raise DemoError(f"the {self.name} (pid {self.pid}) survives SIGKILL")
+            lines, value, error = self.start(_run, function, *args).result(self._demo.seconds_left())
+        except ChildDied:
+            status = self.ended(self._demo.seconds_left())
+            raise DemoError(f"the {self.name} (pid {self.pid}) ended, exit status {status}") from None
+        except HarnessError:
+            text = f"the {self.name} (pid {self.pid}) has not answered within {self._demo.timeout:g} s"
+            raise DemoError(text) from None
+        for when, text in lines:
+            self._demo.say(text, self, when)
+        if error:
+            raise DemoError(f"the {self.name} (pid {self.pid}) failed: {error}")
+        result: Value = value
+        return result
 
     def end(self) -> None:
         """Let the process exit, and kill it if it does not. Raises `DemoError` unless its exit status is 0."""
-        self._connection.close()
-        self._process.join(self._demo.seconds_left())
-        if self._process.exitcode != 0:
-            status = self._process.exitcode
-            self.kill()
-            raise DemoError(
-                f"the {self.name} (pid {self.pid}) ended with {status}" if status else f"the {self.name} hangs at exit"
-            )
-
-    def clean_up(self) -> None:
-        """Kill the process if it is still running, and close the connection."""
-        if self._process.exitcode is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self._process.join(5)
-        self._connection.close()
+        try:
+            status = self.exit(self._demo.seconds_left())
+        except HarnessError:
+            raise DemoError(f"the {self.name} hangs at exit") from None
+        if status:
+            raise DemoError(f"the {self.name} (pid {self.pid}) ended with {status}")
 
 
 # --- bytes of a device's memory -------------------------------------------------------------------
@@ -561,7 +528,7 @@ class Demo:
                     break
         finally:
             for side in self._sides.values():
-                side.clean_up()
+                side.kill()
         passed = all(result["state"] != "failed" for result in results) and any(
             result["state"] == "passed" for result in results
         )
@@ -588,7 +555,7 @@ class Demo:
                     for name in ("exporter", "reader"):
                         self._sides[name] = Side(self, name)
                 step.do(self)
-        except (DemoError, OSError, xs.XpuShareError) as error:
+        except (DemoError, HarnessError, OSError, xs.XpuShareError) as error:
             state, why = "failed", str(error)
         seconds = time.monotonic() - begin
         self._print(f"   {state}, {seconds:.3f} s" + (f": {why}" if why else ""))

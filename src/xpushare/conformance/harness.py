@@ -22,7 +22,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -30,8 +30,8 @@ from typing import Any, Final, Literal, Self
 
 from xpushare.conformance.forkserver import Forkserver, die_with
 
-__all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "die_with", "fd_count", "kept",
-           "prepare", "serve", "set_up", "wait_until"]  # fmt: skip
+__all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "die_with", "fd_count",
+           "ignore_interrupts", "kept", "prepare", "serve", "set_up", "wait_until"]  # fmt: skip
 
 TIMEOUT: Final = 30.0  # seconds, enough for a child on a busy machine
 _SETUP: Final = "XPUSHARE_CONFORMANCE_SETUP"
@@ -82,7 +82,8 @@ class Child:
 
     The parameter `method` determines how the process starts. "prepared" forks it from the `Forkserver` if possible,
     "spawn" starts a fresh interpreter, and "fork" forks this process. `env` changes variables of the child's
-    environment. The value None removes a variable.
+    environment. The value None removes a variable. Further options go to `subprocess.Popen` if it starts the child,
+    which is `popen` then.
 
     At the end of the `with` block, the child exits normally, and any exit status but 0 raises `HarnessError`. If the
     block failed, or calls are still unanswered, the child is killed instead.
@@ -94,10 +95,13 @@ class Child:
         method: Literal["prepared", "spawn", "fork"] = "prepared",
         env: Mapping[str, str | None] | None = None,
         timeout: float = TIMEOUT,
+        pass_fds: Sequence[int] = (),
+        **options: Any,
     ) -> None:
         self._lock = threading.RLock()
         self._waiting: deque[Pending] = deque()
         self.timeout = timeout
+        self.popen: subprocess.Popen[bytes] | None = None
         self._status: int | None = None
         here, there = Pipe()
         self._connection = here
@@ -109,11 +113,12 @@ class Child:
                 self._exit_status = functools.partial(server.exit_status, self.pid)
             else:
                 changed = {**os.environ, **(env or {})}
-                process = subprocess.Popen(
+                self.popen = process = subprocess.Popen[bytes](
                     self._command(there.fileno()),
                     env={name: value for name, value in changed.items() if value is not None},
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[there.fileno()],
+                    pass_fds=[there.fileno(), *pass_fds],
+                    **options,
                 )
                 self.pid, self._exit_status = process.pid, process.poll
         except BaseException:
@@ -293,6 +298,13 @@ def serve(
             connection.send_bytes(reply)
         except BrokenPipeError:
             return
+
+
+def ignore_interrupts() -> None:
+    """Ignore SIGINT in this process. A Ctrl-C in a terminal reaches the whole group, and the process that started this
+    one ends it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def set_up() -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import json
 import os
 import select
 import signal
-import socket
 import subprocess
-import sys
 import time
 import warnings
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import xpushare as xs
 from xpushare.cli.doctor.containers import status
-from xpushare.cli.doctor.routes import probe
+from xpushare.conformance.harness import Child, ChildDied, HarnessError, Pending, ignore_interrupts, kept
 
-__all__ = ["Failed", "Process", "serve"]
+__all__ = ["Failed", "Process", "expect_answer", "futex_sleep", "futex_wake", "hello", "offer", "open_after_fork",
+           "signal_event", "take", "two_way", "wait_for_death", "wait_for_point"]  # fmt: skip
 
 _DATA: Final = b"xpushare doctor: from the exporter".ljust(64, b".")
 _ANSWER: Final = b"xpushare doctor: from the importer".ljust(64, b".")
@@ -69,221 +69,185 @@ def _mapped(physical: xs.PhysicalMemory) -> xs.VirtualRange:
     return place
 
 
-class _Side:
-    """Runs requests inside a process that the doctor has started."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
-        self._device: dict[str, str] = {}
-
-    def hello(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"dumpable": ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)}
-        try:
-            found["status"] = status()
-        except OSError:
-            found["status"] = {}
-        return found
-
-    def probe(self, pid: int) -> dict[str, int]:
-        return probe(pid, 0)
-
-    def offer(self, key: str, device: str, kind: str) -> str:
-        """Make an object of this kind, and return its handle as text."""
-        self._device[key] = device
-        if kind == "memory":
-            memory = self._kept[key] = xs.malloc_device(4096, device)
-            _poke(memory, device, _DATA)
-            return str(xs.ipc.memory.get(memory))
-        if kind == "physical_memory":
-            physical = xs.PhysicalMemory(xs.Device(device).memory_granularity(), device, enable_ipc=True)
-            place = self._kept[key] = _mapped(physical)
-            _poke(place, device, _DATA)
-            self._kept[key + " pages"] = physical
-            return str(xs.ipc.physical_memory.get(physical))
-        event = self._kept[key] = xs.Event(device, enable_ipc=True)
-        return str(xs.ipc.event.get(event))
-
-    def take(self, key: str, device: str, kind: str, handle: str) -> None:
-        """Open a handle of this kind. Unless the object is an event, check its content and write an answer into it."""
-        self._device[key] = device
-        if kind == "event":
-            self._kept[key] = xs.ipc.event.open(handle)
-            return
-        if kind == "memory":
-            self._kept[key] = xs.ipc.memory.open(handle)
-        else:
-            self._kept[key] = _mapped(xs.ipc.physical_memory.open(handle))
-        _expect(self._kept[key], device, _DATA)
-        _poke(self._kept[key], device, _ANSWER)
-
-    def expect_answer(self, key: str) -> None:
-        _expect(self._kept[key], self._device[key], _ANSWER)
-
-    def two_way(self, device: str) -> bool:
-        return xs.Device(device).has(xs.Aspect.two_way_events)
-
-    def signal(self, key: str) -> None:
-        with xs.Queue(self._device[key]) as queue:
-            queue.signal(self._kept[key])
-            queue.synchronize()
-
-    def wait(self, key: str, point: int, timeout: float) -> None:
-        self._kept[key].wait(timeout, at_least=point)
-
-    def lost(self, key: str, timeout: float) -> float:
-        """Wait for a signal from a process that is about to die. Returns the `time.monotonic()` at which the wait
-        raised `PeerLostError`. All processes have the same monotonic clock.
-        """
-        try:
-            self._kept[key].wait(timeout, at_least=1)
-        except xs.PeerLostError:
-            return time.monotonic()
-        raise RuntimeError("the wait ended as if the dead had signalled")
-
-    def futex_sleep(self, fd: int, timeout: float) -> bool:
-        from xpushare import _native
-
-        word = _native.Mapping(fd, 4096)
-        return _native.futex_wait(word.address, 0, timeout, 0.0)
-
-    def futex_wake(self, fd: int, timeout: float) -> int:
-        """Wait until a thread sleeps on the futex, and wake it. Returns how many threads were woken."""
-        from xpushare import _native
-
-        word = _native.Mapping(fd, 4096)
-        end = time.monotonic() + timeout
-        while not (woken := _native.futex_wake(word.address)) and time.monotonic() < end:
-            time.sleep(0.001)
-        return woken
-
-    def fork(self, device: str, handle: str, timeout: float) -> str:
-        """Open memory and fork, then open the same memory again in the forked child. Returns an empty string on
-        success, otherwise the error as text.
-        """
-        memory = xs.ipc.memory.open(handle)
-        _expect(memory, device, _DATA)
-        reads, writes = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn about forks with threads
-            pid = os.fork()
-        if not pid:
-            text = "it crashed"
-            try:
-                _expect(xs.ipc.memory.open(handle), device, _DATA)
-                text = ""
-            except BaseException as error:
-                text = f"{type(error).__name__}: {error}"
-            finally:
-                os.write(writes, text.encode()[:4096])
-                os._exit(0)
-        os.close(writes)
-        ready = select.select([reads], [], [], timeout)[0]
-        if not ready:
-            os.kill(pid, signal.SIGKILL)
-        found = os.read(reads, 4096).decode() if ready else f"no end within {timeout:g} s"
-        os.close(reads)
-        status = os.waitpid(pid, 0)[1]
-        return found or (f"it ended with status {status}" if status else "")
+_devices: dict[str, str] = {}  # the device of each object in `kept`
 
 
-def serve(fd: int, only: str) -> None:
-    """The main function of a process that the doctor starts. Runs requests until the doctor closes the connection. If
-    `only` is not empty, the process uses only the route with this name.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the doctor ends us
+def _use_only(route: str) -> None:
     from xpushare.sharing import routes
 
-    if only:
-        routes.use_only(only)
-    side = _Side()
-    with socket.socket(fileno=fd) as connection, connection.makefile("rwb") as stream:
-        for line in stream:
-            name, *arguments = json.loads(line)
-            answer: dict[str, Any]
-            try:
-                answer = {"value": getattr(side, name)(*arguments)}
-            except Exception as error:
-                number = getattr(error, "native", None) or getattr(error, "errno", None)
-                reasons = getattr(error, "reasons", ())
-                text = "; ".join(reasons) or str(error) or type(error).__name__
-                answer = {"kind": type(error).__name__, "text": text, "errno": number}
-            stream.write(json.dumps(answer).encode() + b"\n")
-            stream.flush()
+    routes.use_only(route)
 
 
-class Process:
-    """Starts one of the doctor's test processes, sends requests to it and receives the answers."""
+def hello() -> dict[str, Any]:
+    found: dict[str, Any] = {"dumpable": ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)}
+    try:
+        found["status"] = status()
+    except OSError:
+        found["status"] = {}
+    return found
+
+
+def offer(key: str, device: str, kind: str) -> str:
+    """Make an object of this kind, and return its handle as text."""
+    _devices[key] = device
+    if kind == "memory":
+        memory = kept[key] = xs.malloc_device(4096, device)
+        _poke(memory, device, _DATA)
+        return str(xs.ipc.memory.get(memory))
+    if kind == "physical_memory":
+        physical = xs.PhysicalMemory(xs.Device(device).memory_granularity(), device, enable_ipc=True)
+        place = kept[key] = _mapped(physical)
+        _poke(place, device, _DATA)
+        kept[key + " pages"] = physical
+        return str(xs.ipc.physical_memory.get(physical))
+    event = kept[key] = xs.Event(device, enable_ipc=True)
+    return str(xs.ipc.event.get(event))
+
+
+def take(key: str, device: str, kind: str, handle: str) -> None:
+    """Open a handle of this kind. Unless the object is an event, check its content and write an answer into it."""
+    _devices[key] = device
+    if kind == "event":
+        kept[key] = xs.ipc.event.open(handle)
+        return
+    if kind == "memory":
+        kept[key] = xs.ipc.memory.open(handle)
+    else:
+        kept[key] = _mapped(xs.ipc.physical_memory.open(handle))
+    _expect(kept[key], device, _DATA)
+    _poke(kept[key], device, _ANSWER)
+
+
+def expect_answer(key: str) -> None:
+    _expect(kept[key], _devices[key], _ANSWER)
+
+
+def two_way(device: str) -> bool:
+    return xs.Device(device).has(xs.Aspect.two_way_events)
+
+
+def signal_event(key: str) -> None:
+    with xs.Queue(_devices[key]) as queue:
+        queue.signal(kept[key])
+        queue.synchronize()
+
+
+def wait_for_point(key: str, point: int, timeout: float) -> None:
+    kept[key].wait(timeout, at_least=point)
+
+
+def wait_for_death(key: str, timeout: float) -> float:
+    """Wait for a signal from a process that is about to die. Returns the `time.monotonic()` at which the wait
+    raised `PeerLostError`. All processes have the same monotonic clock.
+    """
+    try:
+        kept[key].wait(timeout, at_least=1)
+    except xs.PeerLostError:
+        return time.monotonic()
+    raise RuntimeError("the wait ended as if the dead had signalled")
+
+
+def futex_sleep(fd: int, timeout: float) -> bool:
+    from xpushare import _native
+
+    word = _native.Mapping(fd, 4096)
+    return _native.futex_wait(word.address, 0, timeout, 0.0)
+
+
+def futex_wake(fd: int, timeout: float) -> int:
+    """Wait until a thread sleeps on the futex, and wake it. Returns how many threads were woken."""
+    from xpushare import _native
+
+    word = _native.Mapping(fd, 4096)
+    end = time.monotonic() + timeout
+    while not (woken := _native.futex_wake(word.address)) and time.monotonic() < end:
+        time.sleep(0.001)
+    return woken
+
+
+def open_after_fork(device: str, handle: str, timeout: float) -> str:
+    """Open memory and fork, then open the same memory again in the forked child. Returns an empty string on
+    success, otherwise the error as text.
+    """
+    memory = xs.ipc.memory.open(handle)
+    _expect(memory, device, _DATA)
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn about forks with threads
+        pid = os.fork()
+    if not pid:
+        text = "it crashed"
+        try:
+            _expect(xs.ipc.memory.open(handle), device, _DATA)
+            text = ""
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writes, text.encode()[:4096])
+            os._exit(0)
+    os.close(writes)
+    ready = select.select([reads], [], [], timeout)[0]
+    if not ready:
+        os.kill(pid, signal.SIGKILL)
+    found = os.read(reads, 4096).decode() if ready else f"no end within {timeout:g} s"
+    os.close(reads)
+    status = os.waitpid(pid, 0)[1]
+    return found or (f"it ended with status {status}" if status else "")
+
+
+class Process(Child):
+    """One of the doctor's test processes. If `only` is not empty, it uses only the route with this name."""
 
     def __init__(self, name: str, only: str, folder: str, timeout: float, fds: tuple[int, ...] = ()) -> None:
         self.name = name
-        self._timeout = timeout
-        here, there = socket.socketpair()
-        source = f"import sys; sys.path[:] = {sys.path!r}; from xpushare.cli.doctor.processes import serve; "
-        source += f"serve({there.fileno()}, {only!r})"
-        environment = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder}
-        environment.pop("XPUSHARE_KEY_FILE", None)
-        with there:
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", source],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(there.fileno(), *fds),
-                )
-            except OSError as error:
-                here.close()
-                raise Failed("OSError", f"no process can be started: {error.strerror}", error.errno) from None
-        self._connection = here
-        self._stream = here.makefile("rb")
-        self.pid = self._process.pid
-
-    def send(self, name: str, *arguments: Any) -> None:
         try:
-            self._connection.settimeout(self._timeout)
-            self._connection.sendall(json.dumps([name, *arguments]).encode() + b"\n")
-        except OSError:
-            raise self._ended() from None
+            super().__init__(
+                method="spawn",
+                env={"XPUSHARE_RUNTIME_DIR": folder, "XPUSHARE_KEY_FILE": None},
+                timeout=timeout,
+                pass_fds=fds,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            raise Failed("OSError", f"no process can be started: {error.strerror}", error.errno) from None
+        self.start(ignore_interrupts)
+        if only:
+            self.start(_use_only, only)
 
-    def receive(self) -> Any:
-        try:
-            line = self._stream.readline()
-        except TimeoutError:
+    def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
+        with self._failing():
+            return super().start(function, *args, **options)
+
+    def receive(self, wanted: Pending, timeout: float) -> None:
+        with self._failing():
+            super().receive(wanted, timeout)
+        if wanted.reply is None:
             self.kill()
-            raise Failed("TimeoutError", f"the {self.name} did not answer within {self._timeout:g} s") from None
-        except OSError:
-            line = b""
-        if not line:
-            raise self._ended()
-        answer = json.loads(line)
-        if "kind" in answer:
-            raise Failed(answer["kind"], answer["text"], answer["errno"])
-        return answer["value"]
+            raise Failed("TimeoutError", f"the {self.name} did not answer within {self.timeout:g} s")
+        good, error, _ = wanted.reply
+        if not good:
+            number = getattr(error, "native", None) or getattr(error, "errno", None)
+            text = "; ".join(getattr(error, "reasons", ())) or str(error) or type(error).__name__
+            raise Failed(type(error).__name__, text, number)
 
-    def call(self, name: str, *arguments: Any) -> Any:
-        self.send(name, *arguments)
-        return self.receive()
-
-    def _ended(self) -> Failed:
-        self.kill()
-        assert self._process.stderr is not None
-        lines = [] if self._process.stderr.closed else self._process.stderr.read().decode(errors="replace").split("\n")
-        said = next((line for line in reversed(lines) if line.strip()), f"exit status {self._process.returncode}")
-        return Failed("Ended", f"the {self.name} ended: {said}")
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+    @contextlib.contextmanager
+    def _failing(self) -> Generator[None]:
+        """Raise `Failed` with what the process printed last, if it ends within the block."""
+        try:
+            yield
+        except ChildDied:
+            self.kill()
+            assert self.popen is not None
+            assert self.popen.stderr is not None
+            said = self.popen.stderr.read().decode(errors="replace").split("\n")
+            last = next((line for line in reversed(said) if line.strip()), f"exit status {self.popen.returncode}")
+            raise Failed("Ended", f"the {self.name} ended: {last}") from None
 
     def end(self) -> None:
         """Wait for the process to exit, kill it if it does not, and close the file descriptors that belong to it."""
-        self._stream.close()
-        self._connection.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+        with contextlib.suppress(HarnessError):
+            self.exit(5)
+        assert self.popen is not None
+        assert self.popen.stderr is not None
+        self.popen.stderr.close()

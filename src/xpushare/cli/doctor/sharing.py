@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import xpushare as xs
 from xpushare.adapters.vendor import Check
+from xpushare.cli.doctor import processes
 from xpushare.cli.doctor.containers import yama
 from xpushare.cli.doctor.processes import Failed, Process
-from xpushare.cli.doctor.routes import ROUTES, why_no_getfd
+from xpushare.cli.doctor.routes import ROUTES, probe, why_no_getfd
+from xpushare.conformance.harness import Pending
 
 __all__ = ["KINDS", "Trial"]
 
@@ -74,9 +76,8 @@ class Trial:
             self._exporter = self._start("exporter")
             self._importers = {route: self._start(f"importer by {route}", route) for route in ROUTES}
             self._any = self._start("importer by any route")
-            for process in self._processes:  # all of them at once, as each takes a while to start
-                process.send("hello")
-            greetings = {process.name: process.receive() for process in self._processes}
+            asked = [(process.name, process.start(processes.hello)) for process in self._processes]  # all at once
+            greetings = {name: pending.result() for name, pending in asked}
         except Failed as failed:
             yield Check("processes", "start", "fails", str(failed), _fix_of(failed))
             for device in self._devices:
@@ -107,19 +108,19 @@ class Trial:
         importer signals back if the device supports that.
         """
         key = f"{device} {kind} {route}"
-        handle = self._exporter.call("offer", key, device, kind)
-        importer.call("take", key, device, kind, handle)
+        handle = self._exporter.call(processes.offer, key, device, kind)
+        importer.call(processes.take, key, device, kind, handle)
         if kind != "event":
-            self._exporter.call("expect_answer", key)
+            self._exporter.call(processes.expect_answer, key)
             if kind == "memory":
                 self._keys[route] = key
             return
         patience = self._timeout / 3
-        self._exporter.call("signal", key)
-        importer.call("wait", key, 1, patience)
-        if self._exporter.call("two_way", device):
-            importer.call("signal", key)
-            self._exporter.call("wait", key, 2, patience)
+        self._exporter.call(processes.signal_event, key)
+        importer.call(processes.wait_for_point, key, 1, patience)
+        if self._exporter.call(processes.two_way, device):
+            importer.call(processes.signal_event, key)
+            self._exporter.call(processes.wait_for_point, key, 2, patience)
 
     def _routes(self, greetings: dict[str, Any]) -> Iterator[Check]:
         for route, importer in self._importers.items():
@@ -136,7 +137,7 @@ class Trial:
             why, fix = str(failed), _fix_of(failed)
             if route == "pidfd_getfd":
                 try:
-                    found = importer.call("probe", self._exporter.pid)
+                    found = importer.call(probe, self._exporter.pid, 0)
                     if any(found.values()):
                         theirs = greetings[self._exporter.name]
                         mine = greetings[importer.name]["status"]
@@ -154,9 +155,9 @@ class Trial:
         patience = self._timeout / 3
         sleeper, waker = self._importers[ROUTES[0]], self._importers[ROUTES[1]]
         try:
-            sleeper.send("futex_sleep", self._word, patience)
-            woken = waker.call("futex_wake", self._word, patience / 2)
-            awake = sleeper.receive()
+            asleep = sleeper.start(processes.futex_sleep, self._word, patience)
+            woken = waker.call(processes.futex_wake, self._word, patience / 2)
+            awake = asleep.result()
         except Failed as failed:
             return Check(group, name, "fails", str(failed), "allow futex in the seccomp profile")
         if woken != 1 or not awake:
@@ -171,8 +172,8 @@ class Trial:
                 yield Check("processes", name, "skipped", "memory cannot be shared")
                 continue
             try:
-                handle = self._exporter.call("offer", f"{device} fork", str(device), "memory")
-                found = self._any.call("fork", str(device), handle, self._timeout / 2)
+                handle = self._exporter.call(processes.offer, f"{device} fork", str(device), "memory")
+                found = self._any.call(processes.open_after_fork, str(device), handle, self._timeout / 2)
             except Failed as failed:
                 yield Check("processes", name, "fails", str(failed), fix)
                 continue
@@ -207,19 +208,20 @@ class Trial:
             yield Check("processes", name, "skipped", "events cannot be shared")
             return
         routes = self._good[device, "event"]
+        waits: list[Pending] = []
         try:
             for route in routes:
                 key = f"{device} death {route}"
-                handle = self._exporter.call("offer", key, device, "event")
-                self._importers[route].call("take", key, device, "event", handle)
-                self._importers[route].send("lost", key, self._timeout / 2)
+                handle = self._exporter.call(processes.offer, key, device, "event")
+                self._importers[route].call(processes.take, key, device, "event", handle)
+                waits.append(self._importers[route].start(processes.wait_for_death, key, self._timeout / 2))
             time.sleep(0.05)  # They most likely wait by now. If not, the result is the same.
             killed = time.monotonic()
             self._exporter.kill()
-            late = max(self._importers[route].receive() - killed for route in routes)
+            late = max(pending.result() for pending in waits) - killed
             for route in routes:
                 if self._keys.get(route, "").startswith(device + " "):
-                    self._importers[route].call("expect_answer", self._keys[route])
+                    self._importers[route].call(processes.expect_answer, self._keys[route])
         except Failed as failed:
             yield Check("processes", name, "fails", str(failed), _REPORT)
             return
