@@ -15,9 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 # `sharing/table.py`: `Table.put`, `Table.withdraw`
 STEP = re.compile(r"`(?P<file>[\w/]+\.(?:py|c))`: (?P<functions>`[\w.]+`(?:, `[\w.]+`)*)")
-PATHS = (
-    "The path of a handle", "The path of an array", "The path of a signal", "The path of a frame", "The path of a name",
-)  # fmt: skip
+PATHS = ("The path of a handle", "The path of an array", "The path of a signal")
 
 
 def section(title: str) -> str:

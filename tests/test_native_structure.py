@@ -62,7 +62,7 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
 ASKS = re.compile(
     r"(?:ImportModule|[GHS]\w*AttrString|CallMethod\w*|InternFromString)\s*\((?:[^()\"]|\([^()]*\))*?(\"[^\"]+\"|[A-Z]+_NAME)"
 )
-PRIVATE = re.compile(r"(?:\{|XP_OBJECT\()\"(_[a-z]\w*)\"")  # attributes of native types
+PRIVATE = re.compile(r"(?:\{|XP_(?:ANY_)?OBJECT\()\"(_[a-z]\w*)\"")  # attributes of native types
 OURS = {  # names of ours that C looks up, each with the reason
     "xpushare.common.errors",  # where the errors are
     "unusable",  # the error for an object that this process may not use

@@ -1114,24 +1114,23 @@ class ObjectBase:
     referenced.
     """
 
-def hold(object: ObjectBase, held: object, forks: int, /) -> None:
-    """Give the object its resource. `forks` is the number that the function `forks` returned when the resource was
-    made.
-    """
+    def _hold(self, held: object, forks: int, /) -> None:
+        """Give the object its resource. `forks` is the number that the function `forks` returned when the resource was
+        made.
+        """
 
-def held_by(object: ObjectBase, /) -> Any:
-    """Return the object's resource, or None if it is closed."""
+    def _give_up(self) -> None:
+        """Drop the object's resource, and the exports of its pickles."""
 
-def usable(object: ObjectBase, /) -> Any:
-    """Return the object's resource, or None if it is closed or the process has forked since the resource was made."""
+    @property
+    def _held(self) -> Any:
+        """The object's resource, or None if it is closed."""
 
-def give_up(object: ObjectBase, /) -> None:
-    """Drop the object's resource, and the exports of its pickles."""
-
-def pickle_of(object: ObjectBase, /) -> Any:
-    """Return the exports of the object's pickles, or None."""
-
-def set_pickle(object: ObjectBase, exported: object, /) -> None: ...
+    @property
+    def _usable(self) -> Any:
+        """The object's resource, or None if it is closed or the process has forked since the resource was made."""
+    _exports: Any
+    """The exports of the object's pickles, or None."""
 
 class BufferBase(ObjectBase):
     """The base of classes that export a buffer: `memoryview(self)` becomes a view of the `Span` that `self._span()`
@@ -1140,28 +1139,30 @@ class BufferBase(ObjectBase):
 
     def _span(self) -> Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
-
-def pin(buffer: BufferBase, needed: object, /) -> None:
-    """Keep `needed` alive as long as the buffer object lives, for a consumer of the object's array interface."""
+    _pinned: object
+    """What the consumer of the object's array interface needs as long as the object lives."""
 
 class ArrayState(BufferBase):
     """The base of `objects.array.SharedArray`."""
 
-def array_shape(array: ArrayState, /) -> tuple[int, ...]: ...
-def array_strides(array: ArrayState, /) -> tuple[int, ...]: ...
-def array_dtype(array: ArrayState, /) -> Any:
-    """Return the dtype, or None if the array came from a pickle that could not be opened."""
+    @property
+    def _shape(self) -> tuple[int, ...]: ...
+    @property
+    def _strides(self) -> tuple[int, ...]: ...
+    @property
+    def _dtype(self) -> Any:
+        """The dtype, or None if the array came from a pickle that could not be opened."""
 
-def array_offset(array: ArrayState, /) -> int:
-    """Return the offset of the first element in the range."""
+    @property
+    def _offset(self) -> int:
+        """The offset of the first element in the range."""
 
-def array_message(array: ArrayState, /) -> ArrayHandle | None:
-    """Return the handle that `attach` opened for the array."""
+    @property
+    def _message(self) -> ArrayHandle | None:
+        """The handle that `attach` opened for the array."""
+    _order: Any
+    """The signals that readers of the array have to wait for, or None."""
 
-def array_order(array: ArrayState, /) -> Any:
-    """Return the signals that readers of the array have to wait for, or None."""
-
-def set_array_order(array: ArrayState, order: object, /) -> None: ...
 def array(
     held: Any, forks: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, offset: int, message: Any,
     order: Any, /,

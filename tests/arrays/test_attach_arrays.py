@@ -14,7 +14,7 @@ from peering import nothing_left
 import xpushare as xs
 from harness import Child, kept
 from xpushare._device import adapter_of
-from xpushare._native import Timeline, array_order, held_by, message_events
+from xpushare._native import Timeline, message_events
 from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.mock.script import driver
 from xpushare.adapters.native_cpu import NativeCpu
@@ -108,7 +108,7 @@ def test_an_attached_array(peer: Child, shape: tuple[int, ...], dtype: str, read
         assert (array.shape, array.dtype, array.strides) == (shape, np.dtype(dtype), handle.strides)
         assert (array.read_only, array.is_imported, array.device) == (read_only, True, xs.Device("native_cpu:0"))
         assert array.handle == handle
-        held, its = held_by(array), held_by(other)
+        held, its = array._held, other._held
         assert held is not None
         assert its is not None
         assert held.allocation is its.allocation
@@ -496,7 +496,7 @@ def unmapped() -> None:
 
 
 def event_of(array: xs.SharedArray) -> Any:
-    return array_order(array)._event
+    return array._order._event
 
 
 @pytest.mark.usefixtures("met_on_mock")
@@ -509,8 +509,8 @@ def test_its_readers_wait_for_what_is_pending(peer: Child) -> None:
     handle = xs.ArrayHandle(raw)
     assert (mine.device, mine.handle) == (xs.Device("mock:0"), handle.event)
     ((event, point),) = message_events(handle)
-    assert (array_order(array)._point, array_order(again)._point) == (point, point)
-    assert array_order(array).device == xs.Device("mock:0")
+    assert (array._order._point, again._order._point) == (point, point)
+    assert array._order.device == xs.Device("mock:0")
     found: list[list[int]] = []
     reader = threading.Thread(target=lambda each: found.append(np.asarray(each).tolist()), args=(array,))
     reader.start()
@@ -519,7 +519,7 @@ def test_its_readers_wait_for_what_is_pending(peer: Child) -> None:
     peer.call(open_gate)
     reader.join(20)
     assert found == [[9] * 4]
-    assert array_order(array) is None, "no reader has to wait again"
+    assert array._order is None, "no reader has to wait again"
     del mine, other, array, again, event, handle
     unmapped()
     assert node.current().peers.statistics() == before
@@ -555,9 +555,9 @@ def test_an_event_that_has_come(peer: Child) -> None:
     with nothing_left():
         with xs.attach(raw) as array:
             assert np.asarray(array).tolist() == [9] * 4
-            assert array_order(array) is None
+            assert array._order is None
         with xs.attach(raw, stream=-1) as array:
-            assert array_order(array) is None
+            assert array._order is None
             assert np.asarray(array).tolist() == [9] * 4
         del array
         unmapped()

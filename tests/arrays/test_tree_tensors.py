@@ -24,7 +24,6 @@ from xpushare._native import (
     Leaves,
     OwnTable,
     Seal,
-    held_by,
     message_count,
     message_elements,
     message_events,
@@ -506,7 +505,7 @@ def test_memory_is_opened_at_one_go(message: bytes, opened_at_once: list[int], i
         first, *others = trees
         for other in others:
             for name, array in first.items():
-                mine, its = held_by(array), held_by(other[name])
+                mine, its = array._held, other[name]._held
                 assert mine.allocation is its.allocation, name
                 assert (mine.offset, mine.nbytes, mine.device, mine.read_only) == (
                     its.offset, its.nbytes, its.device, its.read_only,

@@ -17,7 +17,7 @@ from sampling import sampled
 from xpushare.sharing import node
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted finalisers
-steps = pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.exhaustive)])
+steps = pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.exhaustive)])
 ACCESS = {"rw": "rw", "r-": "r", "--": "none"}
 
 Change = Callable[[xs.VirtualRange], Any]

@@ -16,7 +16,6 @@ import harness
 import xpushare as xs
 from harness import Child, kept, wait_until
 from xpushare import _device, adapters
-from xpushare._native import held_by
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda._adapter import Cuda
@@ -106,7 +105,7 @@ def test_the_driver_is_asked_once(driver: ScriptedDriver, exporter: Child) -> No
         "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode",
     ]  # fmt: skip
     assert (array.shape, array.strides, array.read_only) == ((4, 16), (16, 1), False)
-    held = held_by(array)
+    held = array._held
     assert held is not None
     assert {held.allocation.address} == driver.live["legacy"]
     assert (held.allocation.nbytes, held.offset, array.memory.nbytes) == (MIB2, 512, 64)
@@ -227,7 +226,7 @@ def test_another_open_of_it_comes_first(exporter: Child, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(_memory.Mapped, "__init__", make)
     found.append(xs.attach(two))
-    ranges = [held_by(array) for array in found]
+    ranges = [array._held for array in found]
     allocation, *others = {id(held.allocation): held.allocation for held in ranges if held is not None}.values()
     assert not others
     assert [allocation.handle_covering(offset, 64) is not None for offset in (512, 4096, 8192)] == [True, True, False]
@@ -257,7 +256,7 @@ def test_several_threads_open_it_once(driver: ScriptedDriver, exporter: Child, m
     for each in threads:
         each.join(20)
     assert len(found) == len(ways)
-    assert len({id(held_by(array).allocation) for array in found}) == 1
+    assert len({id(array._held.allocation) for array in found}) == 1
     assert driver.calls.count("cuIpcOpenMemHandle") == 1
     found.clear()
 

@@ -41,7 +41,17 @@ BASES = {
 }
 
 
-ON_OBJECTS = [each for each in vars(_native).values() if type(each) is type(_native.held_by)]
+NATIVE = {each for base in BASES.values() for each in base.__mro__[:-1]}
+ON_OBJECTS = [
+    *(each for each in vars(_native).values() if type(each) is type(_native.message_own)),
+    *(
+        use
+        for base in NATIVE
+        for name, each in vars(base).items()
+        if name.startswith("_") and not name.startswith("__")
+        for use in ([each] if callable(each) else [each.__get__, each.__set__])
+    ),
+]
 
 
 class Thing:
@@ -150,13 +160,13 @@ def test_an_array_that_was_given_memory_later_is_still_none():
     """What an array holds can be set; the dtype and the shape cannot."""
     made = make()
     array = _native.ArrayState.__new__(xs.SharedArray)
-    _native.hold(array, covered_by(made["SharedArray"])[0], _native.forks())
+    array._hold(covered_by(made["SharedArray"])[0], _native.forks())
     for use in (xs.share, memoryview, np.asarray, lambda x: x.shape, described):
         with contextlib.suppress(Exception):
             use(array)
     leaves = _native.Leaves([array], False)
     assert leaves.view() == []
-    _native.hold(array, made, 0)  # whatever
+    array._hold(made, 0)  # whatever
     looked_at(array)
 
 
@@ -251,8 +261,8 @@ def test_a_finalizer_may_bring_an_object_back(kind):
     if issubclass(base, _native.BufferBase):
         circle = Thing()
         circle.thing = thing
-        _native.hold(thing, circle, 0)
-        _native.pin(thing, [circle])
+        thing._hold(circle, 0)
+        thing._pinned = [circle]
         del circle
     del thing
     gc.collect()
@@ -267,8 +277,8 @@ def test_circles_are_collected():
     for kind in xs.Memory, xs.SharedArray:
         thing = BASES[kind].__new__(kind)
         watch = weakref.ref(thing)
-        _native.pin(thing, [thing])
-        _native.hold(thing, thing, 0)
+        thing._pinned = [thing]
+        thing._hold(thing, 0)
         del thing
         gc.collect()
         assert watch() is None
@@ -292,10 +302,16 @@ def something():
     ]  # fmt: skip
 
 
-_FUNCTIONS = (
-    "handle", "unread_handle", "read_message", "unread_message", "following_message", "array", "flatten", "unflatten",
-    "register", "Leaves", *(function.__name__ for function in ON_OBJECTS if function is not _native.message_own),
-)  # fmt: skip
+_FUNCTIONS = [
+    *(
+        getattr(_native, name)
+        for name in (
+            "handle", "unread_handle", "read_message", "unread_message", "following_message", "array", "flatten",
+            "unflatten", "register", "Leaves",
+        )
+    ),
+    *(function for function in ON_OBJECTS if function is not _native.message_own),
+]  # fmt: skip
 
 
 def one(name):
@@ -313,7 +329,7 @@ def test_arguments(data):
     """Anything in any place of any method: an exception, or an object that can be looked at."""
     arguments = data.draw(st.lists(st.sampled_from(something()), max_size=8))
     if data.draw(st.booleans()):
-        verb = getattr(_native, data.draw(st.sampled_from(_FUNCTIONS)))
+        verb = data.draw(st.sampled_from(_FUNCTIONS))
     else:
         name = data.draw(st.sampled_from(["Handle", "ArrayHandle", "Leaves"]))
         thing = make()["Leaves"] if name == "Leaves" else one(name)
@@ -406,7 +422,7 @@ def misuse(seed, rounds):
             lambda: setattr(thing, name, chance.choice(values)),
             lambda: delattr(thing, name),
             lambda: getattr(thing, name)(*arguments),
-            lambda: getattr(_native, chance.choice(_FUNCTIONS))(*arguments),
+            lambda: chance.choice(_FUNCTIONS)(*arguments),
             lambda: setattr(thing, "__class__", type(other)),
             lambda: type(thing)(*arguments),
             lambda: type(thing).__new__(type(other), *arguments),
@@ -501,11 +517,11 @@ def test_threads_read_what_others_change():
         def writes():
             begin.wait()
             for _ in range(20_000):
-                _native.set_pickle(array, [object()])
+                array._exports = [object()]
 
         def reads():
             begin.wait()
-            found.append({len(_native.pickle_of(array) or [None]) for _ in range(20_000)})
+            found.append({len(array._exports or [None]) for _ in range(20_000)})
 
         threads = [threading.Thread(target=each) for each in (writes, writes, reads, reads, reads)]
         for thread in threads:
@@ -513,7 +529,7 @@ def test_threads_read_what_others_change():
         for thread in threads:
             thread.join()
         assert found == [{1}] * 3
-        _native.set_pickle(array, None)
+        array._exports = None
 
 
 def test_threads_share_arrays_that_others_close():

@@ -5,49 +5,43 @@
 
 /* --- ObjectBase --------------------------------------------------------------------------------------------------- */
 
-XP_LIFE(object, .weakrefs = offsetof(xp_object_state, weakrefs), .cleared = XP_OBJECTS(xp_object_state, held, pickled))
+XP_LIFE(object, .weakrefs = offsetof(xp_object_state, weakrefs), .cleared = XP_OBJECTS(xp_object_state, held, exports))
 
+static PyObject *object_usable(PyObject *self, void *Py_UNUSED(c))
+{
+    bool here = ((xp_object_state *)self)->forks == XP_RELAXED(&xp_fork_count);
+    return here ? xp_get_object(self, (void *)offsetof(xp_object_state, held)) : Py_NewRef(Py_None);
+}
+
+static PyObject *object_hold(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (xp_arity("_hold", n, 2, 2) < 0 || xp_as_u32(args[1], &((xp_object_state *)self)->forks) < 0 ||
+        xp_set_object(self, args[0], (void *)offsetof(xp_object_state, held)) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *object_give_up(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    xp_object_clear(&object_life, self);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef object_methods[] = {
+    {"_hold", XP_FAST(object_hold), METH_FASTCALL, NULL}, {"_give_up", object_give_up, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef object_fields[] = {
+    XP_OBJECT("_held", xp_object_state, held), {"_usable", object_usable, NULL, NULL, NULL},
+    XP_ANY_OBJECT("_exports", xp_object_state, exports), {NULL, NULL, NULL, NULL, NULL},
+};
 static PyMemberDef object_members[] = {XP_WEAKREFS(xp_object_state), {NULL, 0, 0, 0, NULL}};
 static PyType_Slot object_slots[] = {
-    XP_LIFE_SLOTS(object), {Py_tp_members, object_members}, {0, NULL},
+    XP_LIFE_SLOTS(object), {Py_tp_members, object_members}, {Py_tp_getset, object_fields},
+    {Py_tp_methods, object_methods}, {0, NULL},
 };
 static PyType_Spec object_spec = {"xpushare._native.ObjectBase", sizeof(xp_object_state), 0,
                                   XP_WITH_GC | Py_TPFLAGS_BASETYPE, object_slots};
-
-XP_READS_OBJECT(held_by, xp_object_state, held)
-XP_READS_OBJECT(pickle_of, xp_object_state, pickled)
-XP_WRITES(set_pickle, xp_object_state, pickled, T_OBJECT)
-
-/* usable(object): its resource, or None if it is closed or the process has forked since */
-static PyObject *usable(PyObject *self, PyObject *none)
-{
-    return ((xp_object_state *)self)->forks == XP_RELAXED(&xp_fork_count) ? held_by(self, none) : Py_NewRef(Py_None);
-}
-
-XP_WRITES(set_held, xp_object_state, held, T_OBJECT)
-
-/* hold(object, held, forks) */
-static PyObject *hold(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    if (xp_arity("hold", n, 2, 2) < 0 || xp_as_u32(args[1], &((xp_object_state *)self)->forks) < 0)
-        return NULL;
-    return set_held(self, args[0]);
-}
-
-/* give_up(object): it has no resource from now on */
-static PyObject *give_up(PyObject *self, PyObject *Py_UNUSED(none))
-{
-    PyObject *done = set_held(self, Py_None);
-    Py_XDECREF(done);
-    return done ? set_pickle(self, Py_None) : NULL;
-}
-
-static PyMethodDef on_objects[] = {
-    {"held_by", held_by, METH_NOARGS, NULL},     {"usable", usable, METH_NOARGS, NULL},
-    {"hold", XP_FAST(hold), METH_FASTCALL, NULL}, {"give_up", give_up, METH_NOARGS, NULL},
-    {"pickle_of", pickle_of, METH_NOARGS, NULL}, {"set_pickle", set_pickle, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
 
 /* --- BufferBase --------------------------------------------------------------------------------------------------- */
 
@@ -73,16 +67,15 @@ static PyObject *state_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)
 }
 
 static PyMethodDef state_methods[] = {{"_span", state_span, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyGetSetDef state_fields[] = {
+    XP_ANY_OBJECT("_pinned", xp_buffer_state, pinned), {NULL, NULL, NULL, NULL, NULL},
+};
 static PyType_Slot state_slots[] = {
     XP_LIFE_SLOTS(state), {Py_bf_getbuffer, state_getbuffer}, {Py_bf_releasebuffer, state_releasebuffer},
-    {Py_tp_methods, state_methods}, {0, NULL},
+    {Py_tp_methods, state_methods}, {Py_tp_getset, state_fields}, {0, NULL},
 };
 static PyType_Spec state_spec = {"xpushare._native.BufferBase", sizeof(xp_buffer_state), 0,
                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE, state_slots};
-
-XP_WRITES(pin, xp_buffer_state, pinned, T_OBJECT)
-
-static PyMethodDef on_buffers[] = {{"pin", pin, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 
 /* --- ArrayState --------------------------------------------------------------------------------------------------- */
 
@@ -116,24 +109,19 @@ xp_array_state *xp_array_of(const xp_types *types, PyObject *object)
     return Py_TYPE(object) == types->shared_array && self->dtype && self->base.base.held ? self : NULL;
 }
 
-static PyType_Slot array_slots[] = {XP_LIFE_SLOTS(array), {0, NULL}};
+static PyMemberDef array_members[] = {
+    {"_offset", T_LONGLONG, offsetof(xp_array_state, offset), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef array_fields[] = {
+    XP_OBJECT("_shape", xp_array_state, shape),     XP_OBJECT("_strides", xp_array_state, strides),
+    XP_OBJECT("_dtype", xp_array_state, dtype),     XP_OBJECT("_message", xp_array_state, message),
+    XP_ANY_OBJECT("_order", xp_array_state, order), {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot array_slots[] = {
+    XP_LIFE_SLOTS(array), {Py_tp_members, array_members}, {Py_tp_getset, array_fields}, {0, NULL},
+};
 static PyType_Spec array_spec = {"xpushare._native.ArrayState", sizeof(xp_array_state), 0,
                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE, array_slots};
-
-XP_READS_OBJECT(array_shape, xp_array_state, shape)
-XP_READS_OBJECT(array_strides, xp_array_state, strides)
-XP_READS_OBJECT(array_dtype, xp_array_state, dtype)
-XP_READS(array_offset, xp_array_state, offset, T_LONGLONG)
-XP_READS_OBJECT(array_message, xp_array_state, message)
-XP_READS_OBJECT(array_order, xp_array_state, order)
-XP_WRITES(set_array_order, xp_array_state, order, T_OBJECT)
-
-static PyMethodDef on_arrays[] = {
-    {"array_shape", array_shape, METH_NOARGS, NULL},     {"array_strides", array_strides, METH_NOARGS, NULL},
-    {"array_dtype", array_dtype, METH_NOARGS, NULL},     {"array_offset", array_offset, METH_NOARGS, NULL},
-    {"array_message", array_message, METH_NOARGS, NULL}, {"array_order", array_order, METH_NOARGS, NULL},
-    {"set_array_order", set_array_order, METH_O, NULL},  {NULL, NULL, 0, NULL},
-};
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
@@ -164,9 +152,9 @@ int xp_init_array(PyObject *module)
 {
     PyTypeObject *object = NULL, *buffer = NULL;
     int rc = PyModule_AddFunctions(module, functions);
-    rc = rc < 0 ? -1 : xp_add_base(module, &object_spec, NULL, on_objects, &object);
-    rc = rc < 0 ? -1 : xp_add_base(module, &state_spec, object, on_buffers, &buffer);
-    rc = rc < 0 ? -1 : xp_add_base(module, &array_spec, buffer, on_arrays, &xp_types_of(module)->array_base);
+    rc = rc < 0 ? -1 : xp_add_base(module, &object_spec, NULL, NULL, &object);
+    rc = rc < 0 ? -1 : xp_add_base(module, &state_spec, object, NULL, &buffer);
+    rc = rc < 0 ? -1 : xp_add_base(module, &array_spec, buffer, NULL, &xp_types_of(module)->array_base);
     Py_XDECREF((PyObject *)object);
     Py_XDECREF((PyObject *)buffer);
     return rc;

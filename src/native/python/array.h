@@ -9,7 +9,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
     PyObject *held;    /* its resource, or the reason why its pickle could not be opened; NULL or None once it is closed */
-    PyObject *pickled; /* what pickling it has exported */
+    PyObject *exports; /* of its pickles */
     uint32_t forks;    /* how often this line of processes had forked when the resource was made */
 } xp_object_state;
 

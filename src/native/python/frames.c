@@ -136,8 +136,8 @@ static int held_getbuffer(PyObject *self, Py_buffer *view, int flags)
     XP_WEAKREFS(xp_held_object), {"_end", T_OBJECT_EX, offsetof(xp_held_object, end), READONLY, NULL},                 \
         {"_slot", T_UINT, offsetof(xp_held_object, f.slot), READONLY, NULL}
 #define HELD_FIELDS                                                                                                    \
-    XP_OBJECT("_made", xp_held_object, made), XP_OBJECT("_order", xp_held_object, order),                              \
-        XP_OBJECT("_text", xp_held_object, text)
+    XP_ANY_OBJECT("_made", xp_held_object, made), XP_ANY_OBJECT("_order", xp_held_object, order),                      \
+        XP_ANY_OBJECT("_text", xp_held_object, text)
 
 /* --- LoanBase ----------------------------------------------------------------------------------------------------- */
 

@@ -33,30 +33,12 @@ static inline PyObject *xp_field(void *object, PyObject **field)
 }
 
 #define XP_FAST(f) ((PyCFunction)(void (*)(void))(f))
-/* Functions for `xp_add_base` that read and write a field */
-#define XP_READS(function, type, field, code)                                                                          \
-    static PyObject *function(PyObject *self, PyObject *Py_UNUSED(none))                                               \
-    {                                                                                                                  \
-        static PyMemberDef member = {#field, code, offsetof(type, field), READONLY, NULL};                             \
-        return PyMember_GetOne((const char *)self, &member);                                                           \
-    }
-/* The same for an object, None for NULL: other threads may set the field meanwhile, which T_OBJECT does not bear */
-#define XP_READS_OBJECT(function, type, field)                                                                         \
-    static PyObject *function(PyObject *self, PyObject *Py_UNUSED(none))                                               \
-    {                                                                                                                  \
-        PyObject *value = xp_field(self, &((type *)self)->field);                                                      \
-        return value ? value : Py_NewRef(Py_None);                                                                     \
-    }
-/* An entry of PyGetSetDef: the same as an attribute, which may be set */
-#define XP_OBJECT(name, type, field) {name, xp_get_object, xp_set_object, NULL, (void *)offsetof(type, field)}
+/* Entries of PyGetSetDef for an object, None for NULL. (Other threads may set the field meanwhile, which T_OBJECT does
+ * not bear.) The second may be set, and to anything. */
+#define XP_OBJECT(name, type, field) {name, xp_get_object, NULL, NULL, (void *)offsetof(type, field)}
+#define XP_ANY_OBJECT(name, type, field) {name, xp_get_object, xp_set_object, NULL, (void *)offsetof(type, field)}
 PyObject *xp_get_object(PyObject *self, void *place);
 int xp_set_object(PyObject *self, PyObject *value, void *place);
-#define XP_WRITES(function, type, field, code)                                                                         \
-    static PyObject *function(PyObject *self, PyObject *value)                                                         \
-    {                                                                                                                  \
-        static PyMemberDef member = {#field, code, offsetof(type, field), 0, NULL};                                    \
-        return PyMember_SetOne((char *)self, &member, value) < 0 ? NULL : Py_NewRef(Py_None);                          \
-    }
 #define XP_WEAKREFS(type) {"__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL}
 
 #define XP_LEAST_ADDRESS 4096 /* a smaller address is a mistake: nothing is ever mapped there, whatever the page size */
@@ -77,7 +59,7 @@ void xp_no_such(PyObject *unread, const char *name); /* raise why there is no su
 void xp_clear_weakrefs(PyObject *self, PyObject *list);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
 /* Add the base of public classes. `on`: functions of the module whose first argument is such an object. They are not
- * methods, since editors show all that a public class inherits. `base` and `kept` may be NULL. */
+ * methods, since editors show all that a public class inherits. `base`, `on` and `kept` may be NULL. */
 int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMethodDef *on, PyTypeObject **kept);
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
 PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes over both; NULL if one is NULL */

@@ -96,7 +96,7 @@ int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMetho
 {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
     int rc = type ? PyModule_AddType(module, type) : -1;
-    for (; rc == 0 && on->ml_name; on++) {
+    for (; rc == 0 && on && on->ml_name; on++) {
         PyObject *function = PyDescr_NewMethod(type, on);
         rc = PyModule_AddObjectRef(module, on->ml_name, function);
         Py_XDECREF(function);

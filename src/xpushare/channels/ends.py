@@ -1,15 +1,13 @@
 """A process's end of a channel, and its open slots (`Loan` and `Frame`). Native code loans, sends, receives and
 releases slots. This module makes the arrays over slots, the metadata and the error messages.
 """
-# Loans and frames are private to the modules of channels.
-# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from xpushare import _native
-from xpushare._native import ChannelEnd, FrameBase, LoanBase, set_array_order
+from xpushare._native import ChannelEnd, FrameBase, LoanBase
 from xpushare.arrays.copies import converted, values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.channels.geometry import WRITERS_MOST
@@ -96,7 +94,7 @@ class End(ChannelEnd):
         else:
             made = array_of(place, shape, dtype, c_strides(shape, dtype.itemsize), 0)
         if order is not None:
-            set_array_order(made, order)
+            made._order = order
         return made
 
     def view(self, slot: int) -> Any:
@@ -269,7 +267,7 @@ class Loan(LoanBase, _Content):
             made = end.whole(self._slot, order)
             self._made = made
         if order is not None:
-            set_array_order(made, order)  # reading the array on the host has removed it
+            made._order = order  # reading the array on the host has removed it
         found: SharedArray = made
         return found
 
@@ -392,7 +390,7 @@ class Frame(FrameBase, _Content):
                 made = end.whole(slot, order)
             self._made = made
         if order is not None and isinstance(made, SharedArray):
-            set_array_order(made, order)  # reading the array on the host has removed it
+            made._order = order  # reading the array on the host has removed it
         return made
 
     def __repr__(self) -> str:

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from xpushare._native import set_array_order
 from xpushare.arrays.containers import flatten, unflatten, with_path
 from xpushare.arrays.copies import values_of
 from xpushare.arrays.description import check_elements, why_no_array
@@ -168,5 +167,5 @@ def _array(place: Range, shape: tuple[int, ...], dtype: Any, offset: int, order:
         raise InvalidHandleError(f"the frame says bytes up to {offset + high} of a slot that has {place.nbytes}")
     made = array_of(place, shape, dtype, tuple(strides), offset)
     if order is not None:
-        set_array_order(made, order)
+        made._order = order
     return made

@@ -294,7 +294,7 @@ advise(
 
 
 def _member_of(shared: Lock | Atomic) -> int:
-    return shared._member  # pyright: ignore[reportPrivateUsage]
+    return shared._member
 
 
 def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:

@@ -4,8 +4,6 @@ Each member of a channel has an event, whose handle is in the member's record. W
 closes a frame, each queue that has worked on the frame signals the member's event. The slot records the number of the
 signal. The slot's next user makes its own queues wait for these signals, so the host does not wait for a device.
 """
-# Loans and frames are private to the modules of channels.
-# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 

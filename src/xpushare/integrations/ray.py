@@ -37,7 +37,6 @@ from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,un
 
 import xpushare as xs
 from xpushare import adapters
-from xpushare._native import array_dtype
 from xpushare.arrays import description
 from xpushare.common.elements import check_dtype
 from xpushare.objects.array import capsule_of, host_array
@@ -267,7 +266,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
 
 
 def _dtype_of(array: Any) -> Any:
-    return array_dtype(array) if isinstance(array, xs.SharedArray) else array.dtype
+    return array._dtype if isinstance(array, xs.SharedArray) else array.dtype
 
 
 def _share(array: Any) -> xs.ArrayHandle:
@@ -332,7 +331,7 @@ def _read_one(handle: bytes) -> Any:
         host = xs.malloc_host(max(memory.nbytes, 1), array.device)
         queue.copy(host, memory)
         queue.synchronize()
-    return np.ndarray(array.shape, array_dtype(array), memoryview(host), array.ptr - memory.ptr, array.strides)
+    return np.ndarray(array.shape, array._dtype, memoryview(host), array.ptr - memory.ptr, array.strides)
 
 
 def _placed(elements: Any, backend: str) -> xs.SharedArray:

@@ -11,26 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, final
 
 from xpushare import _native, adapters
 from xpushare._device import adapter_of, dlpack_of, info_of
-from xpushare._native import (
-    ArrayState,
-    BufferBase,
-    Leaves,
-    Span,
-    array_dtype,
-    array_message,
-    array_offset,
-    array_order,
-    array_shape,
-    array_strides,
-    dlpack_capsule,
-    give_up,
-    held_by,
-    hold,
-    pickle_of,
-    pin,
-    set_array_order,
-    set_pickle,
-)
+from xpushare._native import ArrayState, BufferBase, Leaves, Span, dlpack_capsule
 from xpushare.common import html
 from xpushare.common.elements import (
     as_dtype,
@@ -165,7 +146,7 @@ class Memory(BufferBase, Exportable[Range]):
         """
         if watchers:
             closing(self)
-        give_up(self)
+        self._give_up()
 
     def slice(self, offset: int, nbytes: int) -> Memory:
         """Return a part of the memory as a `Memory` of its own.
@@ -248,11 +229,11 @@ class Memory(BufferBase, Exportable[Range]):
         """Return the value of the array interface attribute `name`, for all of the memory as an array of bytes."""
         content = bytes_of(self)
         interface: dict[str, Any] = getattr(content, name)
-        pin(self, content)  # the consumer holds this object, not a buffer: stay open as long as it lives
+        self._pinned = content  # the consumer holds this object, not a buffer: stay open as long as it lives
         return interface
 
     def __repr__(self) -> str:
-        found: Range | None = held_by(self)
+        found: Range | None = self._held
         why = why_unusable(found)
         if found is None or why:
             return f"<Memory {why}>"
@@ -272,7 +253,7 @@ class Memory(BufferBase, Exportable[Range]):
 def memory_over(source: Range) -> Memory:
     """Make the `Memory` object for a range."""
     self = BufferBase.__new__(Memory)
-    hold(self, source, source.allocation.forks)
+    self._hold(source, source.allocation.forks)
     if watchers:
         made(self)
     return self
@@ -320,10 +301,10 @@ class SharedArray(ArrayState, Holder[Range]):
         """Wait for the producer's stream, because the host is about to read the array. Once the content is complete,
         later reads do not wait.
         """
-        order = array_order(self)
+        order = self._order
         if order is not None:
             order.before_host()
-            set_array_order(self, None)
+            self._order = None
 
     def _before(self, work: Work) -> None:
         """Make `work`, which reads or writes next, wait on the device for the producer's stream."""
@@ -335,14 +316,14 @@ class SharedArray(ArrayState, Holder[Range]):
         """Raise an error if the array came from a pickle that could not be opened. A closed array raises none, since
         its shape and type are still known.
         """
-        if array_dtype(self) is None:
+        if self._dtype is None:
             use(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of elements per dimension."""
         self._expect_opened()
-        return array_shape(self)
+        return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -350,7 +331,7 @@ class SharedArray(ArrayState, Holder[Range]):
         not installed, this raises `InvalidArgumentError`.
         """
         self._expect_opened()
-        dtype: np.dtype[Any] = array_dtype(self)
+        dtype: np.dtype[Any] = self._dtype
         expect_numpy(dtype)
         return dtype
 
@@ -358,7 +339,7 @@ class SharedArray(ArrayState, Holder[Range]):
     def strides(self) -> tuple[int, ...]:
         """For each dimension, the number of bytes from one element to the next."""
         self._expect_opened()
-        return array_strides(self)
+        return self._strides
 
     @property
     def ndim(self) -> int:
@@ -373,12 +354,12 @@ class SharedArray(ArrayState, Holder[Range]):
     @property
     def nbytes(self) -> int:
         """Size of all elements in bytes."""
-        return self.size * int(array_dtype(self).itemsize)
+        return self.size * int(self._dtype.itemsize)
 
     @property
     def ptr(self) -> int:
         """Address of the first element."""
-        return use(self).address + array_offset(self)
+        return use(self).address + self._offset
 
     @property
     def device(self) -> Device:
@@ -423,7 +404,7 @@ class SharedArray(ArrayState, Holder[Range]):
         An array that `attach` did not make raises `InvalidArgumentError`.
         """
         use(self)
-        message: ArrayHandle | None = array_message(self)
+        message: ArrayHandle | None = self._message
         if message is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
             raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")
@@ -442,26 +423,26 @@ class SharedArray(ArrayState, Holder[Range]):
         """
         if watchers:
             closing(self)
-        give_up(self)
-        set_array_order(self, None)
+        self._give_up()
+        self._order = None
 
     def _span(self) -> Span:
         found = use(self)
         allocation = found.allocation
         if not allocation.host_accessible:
             expect_host(found)
-        if array_order(self) is not None:
+        if self._order is not None:
             self._before_host()
-        shape, dtype = array_shape(self), array_dtype(self)
+        shape, dtype = self._shape, self._dtype
         code, itemsize = memoryview_format(dtype), dtype.itemsize
         owner, read_only = allocation.hold(found)
-        start, nbytes = allocation.address + found.offset + array_offset(self), math.prod(shape) * itemsize
-        return Span(start, nbytes, read_only, owner, shape, array_strides(self), code, itemsize)
+        start, nbytes = allocation.address + found.offset + self._offset, math.prod(shape) * itemsize
+        return Span(start, nbytes, read_only, owner, shape, self._strides, code, itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
 
-        expect_numpy(array_dtype(self))
+        expect_numpy(self._dtype)
         array = self._on_host()
         if dtype is not None and numpy.dtype(dtype) != array.dtype:
             if copy is False:
@@ -477,9 +458,9 @@ class SharedArray(ArrayState, Holder[Range]):
         if not found.allocation.host_accessible:
             expect_host(found)
         self._before_host()
-        shape, strides, kind = array_shape(self), array_strides(self), array_dtype(self)
+        shape, strides, kind = self._shape, self._strides, self._dtype
         low, high = extent(shape, strides, kind.itemsize)
-        start = found.address + array_offset(self)
+        start = found.address + self._offset
         owner, read_only = found.hold()
         base: Any = Span(start + low, high - low, read_only, owner)
         return numpy.ndarray(shape, kind, base, -low, strides)
@@ -500,8 +481,8 @@ class SharedArray(ArrayState, Holder[Range]):
             _warn_torch()
         if max_version is None or (max_version == (1, 0) and dl_device is not None and copy is not None):
             use(self)
-            if min(array_strides(self), default=0) < 0:
-                _refuse_torch(array_shape(self), array_strides(self))
+            if min(self._strides, default=0) < 0:
+                _refuse_torch(self._shape, self._strides)
         if dl_device is not None and dl_device is not _LEFT_OUT:
             here = self.__dlpack_device__()
             if not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
@@ -532,15 +513,15 @@ class SharedArray(ArrayState, Holder[Range]):
         found = use(self)
         allocation = found.allocation
         here = dlpack_of(found.device, allocation.kind)
-        if stream is not None or array_order(self) is not None:
+        if stream is not None or self._order is not None:
             self._order_dlpack(found, adapters.on_host(here[0]), stream)
-        dtype = array_dtype(self)
+        dtype = self._dtype
         kind = dlpack_type(dtype)
-        steps = in_elements(array_strides(self), dtype.itemsize)
+        steps = in_elements(self._strides, dtype.itemsize)
         owner, read_only = allocation.hold(found)
-        address = allocation.address + found.offset + array_offset(self)
+        address = allocation.address + found.offset + self._offset
         sealed = read_only and not immutable
-        return dlpack_capsule(owner, address, here, kind, array_shape(self), steps, sealed, versioned, copied)
+        return dlpack_capsule(owner, address, here, kind, self._shape, steps, sealed, versioned, copied)
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
         """Make the consumer's stream wait until the content of the array is complete. `stream` is DLPack's number for
@@ -569,12 +550,12 @@ class SharedArray(ArrayState, Holder[Range]):
     def _interface(self, **more: Any) -> dict[str, Any]:
         found = use(self)
         owner, read_only = found.hold()
-        pin(self, owner)  # the consumer holds this object, not a buffer: stay open as long as it lives
+        self._pinned = owner  # the consumer holds this object, not a buffer: stay open as long as it lives
         return {
-            "shape": array_shape(self),
-            "typestr": array_dtype(self).str,
-            "strides": array_strides(self),
-            "data": (found.address + array_offset(self), read_only),
+            "shape": self._shape,
+            "typestr": self._dtype.str,
+            "strides": self._strides,
+            "data": (found.address + self._offset, read_only),
             "version": 3,
             **more,
         }
@@ -611,7 +592,7 @@ class SharedArray(ArrayState, Holder[Range]):
     def __array_interface__(self) -> dict[str, Any]:
         if not use(self).allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
-        dtype = array_dtype(self)
+        dtype = self._dtype
         if not named_by_typestr(dtype):
             raise AttributeError(f"__array_interface__ has no code for {dtype}: use numpy.asarray")
         self._before_host()
@@ -629,12 +610,12 @@ class SharedArray(ArrayState, Holder[Range]):
         stream = None
         if protocol.stream is None:
             self._before_host()
-        elif array_order(self) is not None:
+        elif self._order is not None:
             stream = protocol.stream
             self._order_dlpack(found, False, stream)
         if protocol.layout == "numpy":
             return self._interface(stream=stream)
-        dtype, strides = array_dtype(self), array_strides(self)
+        dtype, strides = self._dtype, self._strides
         if not named_by_typestr(dtype) or any(step % dtype.itemsize for step in strides):
             raise AttributeError(f"{protocol.name} has no way to describe {dtype} with strides {strides}")
         return self._interface(
@@ -645,12 +626,12 @@ class SharedArray(ArrayState, Holder[Range]):
         )
 
     def _repr_html_(self) -> str:
-        found: Range | None = held_by(self)
+        found: Range | None = self._held
         why = why_unusable(found)
         if found is None or why:
             return html.facts("SharedArray", {"state": why})
         said = {
-            "shape": self.shape, "dtype": dtype_words(array_dtype(self)), "size": readable(self.nbytes),
+            "shape": self.shape, "dtype": dtype_words(self._dtype), "size": readable(self.nbytes),
             "device": found.device,
             "imported": "yes" if found.handle is not None else None,
             "read-only": "yes" if found.views_read_only else None,
@@ -661,13 +642,13 @@ class SharedArray(ArrayState, Holder[Range]):
         return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
-        found: Range | None = held_by(self)
+        found: Range | None = self._held
         why = why_unusable(found)
         if found is None or why:
             return f"<SharedArray {why}>"
         how = "imported " if found.handle is not None else ""
         access = " read-only" if found.views_read_only else ""
-        return f"<SharedArray {how}{array_shape(self)} {dtype_words(array_dtype(self))}{access} on {found.device}>"
+        return f"<SharedArray {how}{self._shape} {dtype_words(self._dtype)}{access} on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:
         return _reopen_array, (self._pickled(),)
@@ -679,7 +660,7 @@ class SharedArray(ArrayState, Holder[Range]):
         """
         found = use(self)
         imported = found.handle if found.borrowed else None
-        if imported is not None and pickle_of(self) is None and forwards(imported):
+        if imported is not None and self._exports is None and forwards(imported):
             return self._received(found, imported)
         if found.handle is not None:
             self._before_host()  # only its own process, which may be gone, could wait for its queued work
@@ -687,9 +668,9 @@ class SharedArray(ArrayState, Holder[Range]):
         writer = self if producer is None else producer
         order = _marked(found.device, writer, {} if marks is None else marks)  # asks other libraries: without the lock
         kept: _Pickled | None
-        while (kept := pickle_of(self)) is None or (handle := kept.memory.sent(found.device)) is None:
+        while (kept := self._exports) is None or (handle := kept.memory.sent(found.device)) is None:
             with Pickled.lock:
-                if pickle_of(self) is not kept:
+                if self._exports is not kept:
                     continue  # another thread has exported it
                 events: set[Implicit] = set()  # the export holds them: it may outlive this array
                 export = partial(core.get, covered.replace(lease=(covered.lease, events)), implicit=True)
@@ -697,23 +678,23 @@ class SharedArray(ArrayState, Holder[Range]):
                 if made is None:
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
-                set_pickle(self, _Pickled(made, events))
+                self._exports = _Pickled(made, events)
         if order is not None:
             kept.events.add(order.export)
-        return _sealed(handle, covered, array_dtype(self), array_shape(self), array_strides(self), first, order)
+        return _sealed(handle, covered, self._dtype, self._shape, self._strides, first, order)
 
     def _received(self, found: Range, handle: Handle) -> bytes:
         """Return the message, as bytes, that passes this array on under `handle`, the handle that it was opened from.
         This is the received message if that was the message of one array, otherwise a new one.
         """
-        message: ArrayHandle | None = array_message(self)
+        message: ArrayHandle | None = self._message
         if message is not None and not is_tree(message):
             return bytes(message)
         self._before_host()  # its event is the tree's
         fields = fields_of(handle)
         place = found.replace(offset=fields.offset, nbytes=fields.nbytes)
-        first = found.offset + array_offset(self) - fields.offset
-        return _sealed(handle, place, array_dtype(self), array_shape(self), array_strides(self), first, None)
+        first = found.offset + self._offset - fields.offset
+        return _sealed(handle, place, self._dtype, self._shape, self._strides, first, None)
 
 
 _VIEW: Final = "np.asarray(a) is the same memory as a NumPy array, torch.from_dlpack(a) as a tensor"
@@ -861,12 +842,12 @@ def view_of(
     and its readers wait for the same signals.
     """
     check_dtype(dtype)
-    return array_of(use(array), as_shape(shape), dtype, strides, array_offset(array) + offset, array_order(array))
+    return array_of(use(array), as_shape(shape), dtype, strides, array._offset + offset, array._order)
 
 
 def placed(array: SharedArray) -> tuple[Range, int]:
     """Return the memory that the array lies in, and the offset of its first element."""
-    return use(array), array_offset(array)
+    return use(array), array._offset
 
 
 def described(array: SharedArray) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
@@ -874,10 +855,10 @@ def described(array: SharedArray) -> tuple[Range, int, tuple[int, ...], tuple[in
     dtype.
     """
     found = use(array)
-    dtype = array_dtype(array)
-    shape, strides = array_shape(array), array_strides(array)
+    dtype = array._dtype
+    shape, strides = array._shape, array._strides
     low, high = extent(shape, strides, dtype.itemsize)
-    at = array_offset(array) + low
+    at = array._offset + low
     if at or high - low != found.nbytes:
         found = found.replace(offset=found.offset + at, nbytes=high - low)
     return found, -low, shape, strides, dtype
@@ -890,10 +871,10 @@ def covered_by(array: SharedArray) -> tuple[Range, int]:
 
 def unsettled(array: SharedArray) -> Order | None:
     """Return the signals of events that readers of the array have to wait for, or None once the content is complete."""
-    order: Order | None = array_order(array)
+    order: Order | None = array._order
     if order is not None and order.settled():
         order = None
-        set_array_order(array, None)
+        array._order = None
     return order
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-from xpushare._native import give_up, held_by, hold
 from xpushare.core import event as core
 from xpushare.core.declare import closing, made, public, watchers
 from xpushare.core.event import Opened, Times
@@ -303,14 +302,14 @@ class Event(Exportable[Opened]):
         """
         if watchers:
             closing(self)
-        held = held_by(self)
-        give_up(self)
+        held = self._held
+        self._give_up()
         if isinstance(held, Opened) and held.role is not None:
             held.role.detach()  # ends all waits through this object
         self._natives = ()
 
     def __repr__(self) -> str:
-        found: Opened | None = held_by(self)
+        found: Opened | None = self._held
         why = why_unusable(found)
         if found is None or why:
             return f"<Event {why}>"
@@ -342,7 +341,7 @@ advise(
 
 
 def _hold(thing: Event, opened: Opened) -> None:
-    hold(thing, opened, opened.timeline.forks)
+    thing._hold(opened, opened.timeline.forks)
     thing._natives = ()  # pyright: ignore[reportPrivateUsage]
     if watchers:
         made(thing)
@@ -363,7 +362,7 @@ def _reopen(handle: bytes, signals: bool | None = None) -> Event:
 def _brief(event: Event) -> Any:
     from xpushare.core.recording import brief
 
-    return brief(held_by(event))
+    return brief(event._held)
 
 
 public(Event, brief=_brief)

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
-from xpushare._native import ObjectBase, held_by, hold, pickle_of, set_pickle, usable
+from xpushare._native import ObjectBase
 from xpushare.common.errors import ForkError, InvalidArgumentError, XpuShareError
 from xpushare.core.declare import misused
 from xpushare.core.memory import FORK_ADVICE
@@ -129,10 +129,10 @@ class Holder(ObjectBase, Closable, Generic[S]):
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return held_by(self) is None
+        return self._held is None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        held = held_by(self)
+        held = self._held
         if isinstance(held, Unopened):
             return held.pickle
         found = self._reduce()
@@ -187,7 +187,7 @@ def unpickles(kind: Any) -> Callable[[F], F]:
                 return open_(*arguments)
             except (XpuShareError, OSError, MemoryError) as error:
                 self = ObjectBase.__new__(kind)
-                hold(self, Unopened(error, (reopen, arguments)), _UNOPENED)
+                self._hold(Unopened(error, (reopen, arguments)), _UNOPENED)
                 return self
 
         return reopen
@@ -204,7 +204,7 @@ def use(thing: Holder[S]) -> S:
     """Return the internal object that an open public object holds. Raises `InvalidArgumentError` if it is closed, or
     `ForkError` in a forked child of the process that made the object.
     """
-    found: S | None = usable(thing)
+    found: S | None = thing._usable
     if found is None:
         _refuse(thing)
     return found
@@ -212,7 +212,7 @@ def use(thing: Holder[S]) -> S:
 
 def _refuse(thing: Holder[Any]) -> NoReturn:
     """Raise the error that explains why an object cannot be used."""
-    found = held_by(thing)
+    found = thing._held
     if found is None:
         raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{CLOSED}"), thing)
     expect_opened(found)
@@ -267,19 +267,19 @@ class Exportable(DeviceObject[I]):
         handle of a new export, which `get` makes.
         """
         imported = self._forwarded(found)
-        if imported is not None and pickle_of(self) is None and forwards(imported):
+        if imported is not None and self._exports is None and forwards(imported):
             return imported
         export = functools.partial(get, found, implicit=True)
         while True:
-            kept: Pickled | None = pickle_of(self)
+            kept: Pickled | None = self._exports
             handle = None if kept is None else kept.sent(found.device)
             if handle is not None:
                 return handle
             with Pickled.lock:
-                if pickle_of(self) is not kept:
+                if self._exports is not kept:
                     continue  # another thread has exported it
                 made = Pickled(export()) if imported is None else anew(self, found.device, export)
                 if made is None:
                     assert imported is not None
                     return imported  # it has expired, as its first use will say
-                set_pickle(self, made)
+                self._exports = made

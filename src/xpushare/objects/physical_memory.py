@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from xpushare._native import BufferBase, Span, give_up, held_by, hold
+from xpushare._native import BufferBase, Span
 from xpushare.common.elements import as_dtype, as_shape
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import growth as growing
@@ -89,7 +89,7 @@ class PhysicalMemory(Exportable[Held]):
         """
         if watchers:
             closing(self)
-        give_up(self)
+        self._give_up()
 
     def statistics(self) -> dict[str, Any]:
         """Report the size and the handles of these pages.
@@ -112,7 +112,7 @@ class PhysicalMemory(Exportable[Held]):
         return physical_statistics(use(self))
 
     def __repr__(self) -> str:
-        found: Held | None = held_by(self)
+        found: Held | None = self._held
         why = why_unusable(found)
         if found is None or why:
             return f"<PhysicalMemory {why}>"
@@ -124,7 +124,7 @@ class PhysicalMemory(Exportable[Held]):
 
 
 def _hold(thing: PhysicalMemory, held: Held) -> None:
-    hold(thing, held, held.pages.forks)
+    thing._hold(held, held.pages.forks)
     if watchers:
         made(thing)
 
@@ -438,11 +438,11 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         """
         if watchers:
             closing(self)
-        give_up(self)
+        self._give_up()
         self._growth = None
 
     def __repr__(self) -> str:
-        found: Reserved | None = held_by(self)
+        found: Reserved | None = self._held
         if found is None:
             return "<VirtualRange closed>"
         size = f"{found.nbytes} bytes" if self._growth is None else f"{self._growth.length()} of {found.nbytes} bytes"
@@ -455,7 +455,7 @@ def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
     follower.
     """
     self = BufferBase.__new__(VirtualRange)  # `_span` looks up what is mapped at that moment
-    hold(self, reserved, reserved.forks)
+    self._hold(reserved, reserved.forks)
     self._growth = growth  # pyright: ignore[reportPrivateUsage]
     if watchers:
         made(self)

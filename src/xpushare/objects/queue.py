@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from xpushare._native import give_up, held_by, hold
 from xpushare.common.elements import c_strides
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import queue as core
@@ -273,15 +272,15 @@ class Queue(DeviceObject[Work]):
         """
         if watchers:
             closing(self)
-        give_up(self)
+        self._give_up()
 
     def __repr__(self) -> str:
-        found: Work | None = held_by(self)
+        found: Work | None = self._held
         return "<Queue closed>" if found is None else f"<Queue on {found.device}>"
 
 
 def _hold(thing: Queue, work: Work) -> None:
-    hold(thing, work, work.forks)
+    thing._hold(work, work.forks)
     if watchers:
         made(thing)
 
