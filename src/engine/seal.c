@@ -182,21 +182,27 @@ static bool same(const uint8_t *seal, const uint8_t *right)
 
 /* --- handles ------------------------------------------------------------------------------------------------------ */
 
-bool xp_handle_good(const xp_key *k, const xp_handle *h)
+xp_flaw xp_read_handle(const xp_key *k, const void *raw, size_t nbytes, const uint8_t *boot, xp_handle *h)
 {
     static const uint8_t nothing[sizeof h->reserved1];
-    uint8_t right[XP_SEAL];
-    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION)
-        return false;
+    uint8_t right[XP_SEAL], high = 0; /* the backend's name is ASCII */
+    if (nbytes != sizeof *h)
+        return XP_FLAW_HANDLE_LENGTH;
+    memcpy(h, raw, sizeof *h);
+    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0)
+        return XP_FLAW_HANDLE_MAGIC;
+    if (h->version != XP_VERSION)
+        return XP_FLAW_HANDLE_VERSION;
     xp_hash(k, h, offsetof(xp_handle, seal), right);
     if (!same(h->seal, right))
-        return false;
-    uint8_t high = 0; /* the backend's name is ASCII */
+        return XP_FLAW_HANDLE_SEAL;
     for (unsigned i = 0; i < sizeof h->backend; i++)
         high |= h->backend[i];
-    return h->kind >= XP_KIND_MEMORY && h->kind <= XP_KIND_EVENT && (h->flags & ~XP_HANDLE_FLAGS) == 0 &&
-           high < 0x80 && h->entry < XP_ENTRIES && (h->pid | h->table_fd) <= INT32_MAX && h->reserved0 == 0 &&
-           memcmp(h->reserved1, nothing, sizeof nothing) == 0;
+    if (h->kind < XP_KIND_MEMORY || h->kind > XP_KIND_EVENT || (h->flags & ~XP_HANDLE_FLAGS) || high >= 0x80 ||
+        h->entry >= XP_ENTRIES || (h->pid | h->table_fd) > INT32_MAX || h->reserved0 ||
+        memcmp(h->reserved1, nothing, sizeof nothing) != 0)
+        return XP_FLAW_HANDLE_VALUES;
+    return boot && memcmp(h->boot_id, boot, sizeof h->boot_id) != 0 ? XP_FLAW_HANDLE_BOOT : XP_FLAWLESS;
 }
 
 /* --- arrays ------------------------------------------------------------------------------------------------------- */
@@ -229,26 +235,31 @@ bool xp_extent(const void *dims, unsigned ndim, uint64_t itemsize, int64_t *low,
     return true;
 }
 
-/* Return whether an array of these lengths and strides is possible, and fits in so many bytes. */
-static bool fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes)
+/* Check that an array of these lengths and strides is possible, and fits in so many bytes. */
+static xp_flaw fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes)
 {
     int64_t low, high, total = (int64_t)itemsize, first, last;
     for (unsigned i = 0; i < ndim; i++) {
         uint64_t length = dim_at(dims, i);
         if (length && (length > INT64_MAX || __builtin_mul_overflow(total, (int64_t)length, &total)))
-            return false;
+            return XP_FLAW_LEAF_SHAPE;
     }
-    return offset <= INT64_MAX && xp_extent(dims, ndim, itemsize, &low, &high) &&
-           !__builtin_add_overflow((int64_t)offset, low, &first) && first >= 0 &&
-           !__builtin_add_overflow((int64_t)offset, high, &last) && (uint64_t)last <= nbytes;
+    if (!xp_extent(dims, ndim, itemsize, &low, &high))
+        return XP_FLAW_LEAF_SHAPE;
+    return offset <= INT64_MAX && !__builtin_add_overflow((int64_t)offset, low, &first) && first >= 0 &&
+                   !__builtin_add_overflow((int64_t)offset, high, &last) && (uint64_t)last <= nbytes
+               ? XP_FLAWLESS
+               : XP_FLAW_LEAF_BYTES;
 }
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
+#define MESSAGE_LEAST (sizeof(xp_message) + sizeof(xp_handle) + XP_SEAL)
+
 bool xp_parts_of(const void *raw, size_t nbytes, xp_parts *m)
 {
     const uint8_t *at = raw;
-    if (nbytes < sizeof m->head + sizeof(xp_handle) + XP_SEAL || nbytes > XP_MESSAGE_MOST)
+    if (nbytes < MESSAGE_LEAST || nbytes > XP_MESSAGE_MOST)
         return false;
     memcpy(&m->head, at, sizeof m->head);
     const xp_message *h = &m->head;
@@ -277,37 +288,54 @@ void xp_hash_message(const xp_key *k, const xp_parts *m, uint8_t out[XP_SEAL])
     end(&s, out);
 }
 
-/* Return whether there is a handle of that kind from the exporter of `first`. */
-static bool part_good(const xp_key *k, const uint8_t *at, uint16_t kind, const xp_handle *first)
+/* Check the handle in a message at `raw + at`. */
+static xp_flaw read_part(const xp_key *k, const uint8_t *raw, uint32_t at, const uint8_t *boot, uint16_t kind)
 {
+    const uint8_t *first = raw + sizeof(xp_message) + offsetof(xp_handle, cookie);
     xp_handle h;
-    memcpy(&h, at, sizeof h);
-    return xp_handle_good(k, &h) && h.kind == kind && memcmp(h.cookie, first->cookie, sizeof h.cookie) == 0;
+    xp_flaw flaw = xp_read_handle(k, raw + at, sizeof h, boot, &h);
+    return flaw                                          ? flaw
+           : h.kind != kind                              ? XP_FLAW_MESSAGE_KIND
+           : memcmp(h.cookie, first, sizeof h.cookie) != 0 ? XP_FLAW_MESSAGE_EXPORTER
+                                                         : XP_FLAWLESS;
 }
 
-bool xp_read_message(const xp_key *k, const void *raw, size_t nbytes, xp_parts *m)
+xp_flaw xp_read_message(const xp_key *k, const void *raw, size_t nbytes, const uint8_t *boot, xp_parts *m, uint32_t *at)
 {
     const xp_message *h = &m->head;
     uint8_t right[XP_SEAL];
-    xp_handle first;
-    if (!xp_parts_of(raw, nbytes, m) || memcmp(h->magic, XP_MESSAGE_MAGIC, sizeof h->magic) != 0 ||
-        h->version != XP_MESSAGE_VERSION || h->length != nbytes)
-        return false;
-    xp_hash_message(k, m, right);
-    if (!same(m->text + h->text_nbytes, right) || h->reserved0 || h->reserved1 || !h->memory || !h->arrays)
-        return false;
-    memcpy(&first, m->memory, sizeof first);
-    for (uint32_t i = 0; i < h->memory; i++)
-        if (!part_good(k, m->memory + (size_t)i * sizeof first, XP_KIND_MEMORY, &first))
-            return false;
-    for (uint32_t i = 0; i < h->events; i++) {
-        const uint8_t *event = m->events + (size_t)i * XP_EVENT_NBYTES;
-        uint64_t point;
-        memcpy(&point, event + sizeof first, sizeof point);
-        if (point > XP_POINT_MAX || !part_good(k, event, XP_KIND_EVENT, &first))
-            return false;
+    xp_handle handle;
+    xp_flaw flaw = XP_FLAWLESS;
+    *at = 0;
+    if (nbytes == sizeof handle && memcmp(raw, XP_MESSAGE_MAGIC, sizeof h->magic) != 0) {
+        flaw = xp_read_handle(k, raw, nbytes, boot, &handle);
+        return flaw ? flaw : XP_FLAW_MESSAGE_HANDLE;
     }
-    return true;
+    if (memcmp(raw, XP_MESSAGE_MAGIC, nbytes < sizeof h->magic ? nbytes : sizeof h->magic) != 0)
+        return XP_FLAW_MESSAGE_MAGIC;
+    if (nbytes < MESSAGE_LEAST || nbytes > XP_MESSAGE_MOST)
+        return XP_FLAW_MESSAGE_LENGTH;
+    memcpy(&m->head, raw, sizeof m->head);
+    if (h->version != XP_MESSAGE_VERSION)
+        return XP_FLAW_MESSAGE_VERSION;
+    if (!xp_parts_of(raw, nbytes, m) || h->length != nbytes)
+        return XP_FLAW_MESSAGE_SEAL;
+    xp_hash_message(k, m, right);
+    if (!same(m->text + h->text_nbytes, right))
+        return XP_FLAW_MESSAGE_SEAL;
+    if (h->reserved0 || h->reserved1 || !h->memory || !h->arrays)
+        return XP_FLAW_MESSAGE_VALUES;
+    *at = sizeof *h;
+    for (uint32_t i = 0; i < h->memory; i++, *at += sizeof handle)
+        if ((flaw = read_part(k, raw, *at, boot, XP_KIND_MEMORY)))
+            return flaw;
+    for (uint32_t i = 0; i < h->events; i++, *at += XP_EVENT_NBYTES) {
+        uint64_t point;
+        memcpy(&point, (const uint8_t *)raw + *at + sizeof handle, sizeof point);
+        if ((flaw = read_part(k, raw, *at, boot, XP_KIND_EVENT)) || point > XP_POINT_MAX)
+            return flaw ? flaw : XP_FLAW_MESSAGE_POINT;
+    }
+    return XP_FLAWLESS;
 }
 
 bool xp_seal_message(const xp_key *k, void *raw, size_t nbytes)
@@ -322,7 +350,8 @@ bool xp_seal_message(const xp_key *k, void *raw, size_t nbytes)
 int xp_move_message(const xp_key *k, void *raw, size_t nbytes, const void *handles, size_t handles_nbytes)
 {
     xp_parts m;
-    if (!xp_read_message(k, raw, nbytes, &m))
+    uint32_t at;
+    if (xp_read_message(k, raw, nbytes, NULL, &m, &at))
         return XP_MOVE_NOT_SEALED;
     if (m.head.memory * sizeof(xp_handle) != handles_nbytes)
         return XP_MOVE_OTHER_COUNT;
@@ -330,20 +359,21 @@ int xp_move_message(const xp_key *k, void *raw, size_t nbytes, const void *handl
     return xp_seal_message(k, raw, nbytes) ? XP_MOVE_GOOD : XP_MOVE_NOT_SEALED;
 }
 
-bool xp_leaves_good(const xp_parts *t, const uint32_t *itemsizes, uint32_t dtypes)
+xp_flaw xp_read_leaves(const xp_parts *t, const uint32_t *itemsizes, uint32_t dtypes, uint32_t *leaf)
 {
     uint64_t step = 0;
-    for (uint32_t i = 0; i < t->head.arrays; i++) {
+    for (*leaf = 0; *leaf < t->head.arrays; ++*leaf) {
         xp_leaf l;
         xp_handle h;
-        memcpy(&l, t->leaves + (size_t)i * sizeof l, sizeof l);
+        memcpy(&l, t->leaves + (size_t)*leaf * sizeof l, sizeof l);
         if (l.memory >= t->head.memory || l.event > t->head.events || l.dtype >= dtypes || l.ndim > XP_ARRAY_DIMS ||
             l.reserved || step + 2u * l.ndim > t->head.steps)
-            return false;
+            return XP_FLAW_LEAF_PART;
         memcpy(&h.nbytes, t->memory + (size_t)l.memory * sizeof h + offsetof(xp_handle, nbytes), sizeof h.nbytes);
-        if (!fits(t->dims + 8 * step, l.ndim, itemsizes[l.dtype], l.offset, h.nbytes))
-            return false;
+        xp_flaw flaw = fits(t->dims + 8 * step, l.ndim, itemsizes[l.dtype], l.offset, h.nbytes);
+        if (flaw)
+            return flaw;
         step += 2u * l.ndim;
     }
-    return step == t->head.steps;
+    return step == t->head.steps ? XP_FLAWLESS : XP_FLAW_LEAF_REST;
 }

@@ -444,9 +444,9 @@ class Seal:
     def hash(self, data: bytes, /) -> bytes:
         """Return BLAKE2b-256 of `data` under the key."""
 
-    def read(self, raw: bytes, /) -> Handle | None:
-        """Return the handle of these bytes. Return None unless the bytes were sealed under the key, and this version of
-        the package knows all fields in them. The caller checks the boot.
+    def read(self, raw: bytes, boot_id: bytes, /) -> Handle | int:
+        """Return the handle of these bytes. Return one of the constants FLAW_HANDLE_… unless the bytes were sealed
+        under the key, in that boot, and this version of the package knows all values in them.
         """
 
     def moved(self, raw: bytes, handles: bytes, /) -> bytes:
@@ -911,9 +911,9 @@ def message_events(message: MessageState, /) -> tuple[tuple[Handle, int], ...]:
     the content is complete.
     """
 
-def message_good(message: MessageState, itemsizes: tuple[int, ...], /) -> bool:
-    """Return whether all arrays of a message have valid shapes and lie in their memory, given the item sizes of the
-    dtypes.
+def message_flaw(message: MessageState, itemsizes: tuple[int, ...], /) -> tuple[int, int] | None:
+    """Return None if all arrays of a message have valid shapes and lie in their memory, given the item sizes of the
+    dtypes. Otherwise, return one of the constants FLAW_LEAF_…, and the number of the first array that has the flaw.
     """
 
 def message_elements(message: MessageState, /) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
@@ -927,7 +927,7 @@ def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
 def message_arrays(
     message: MessageState, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
 ) -> list[SharedArray]:
-    """Make the arrays, after `message_good` has returned True. `ranges` contains the memory. `orders` maps a pair
+    """Make the arrays, after `message_flaw` has returned None. `ranges` contains the memory. `orders` maps a pair
     (index of a memory, index of an event) to the signals that readers of the array wait for.
     """
 
@@ -946,9 +946,9 @@ def message_own(message: MessageState, /) -> None:
 def message_end(message: MessageState, /) -> bool:
     """Close the message. Return whether it owned its exports, which the caller then has to end."""
 
-def read_message(seal: Seal, raw: bytes, boot_id: bytes, /) -> ArrayHandle | None:
-    """Verify a message. Returns None unless it was sealed under the key, in that boot. `message_good` checks its
-    arrays.
+def read_message(seal: Seal, raw: bytes, boot_id: bytes, /) -> ArrayHandle | tuple[int, int]:
+    """Verify a message. Returns a flaw unless it was sealed under the key, in that boot: one of the constants FLAW_…,
+    and where the handle begins that has the flaw, or 0. `message_flaw` checks its arrays.
     """
 
 def unread_message(raw: bytes, why: Unread, /) -> ArrayHandle: ...

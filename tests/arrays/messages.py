@@ -6,8 +6,14 @@ import json
 import struct
 from typing import Any
 
-from xpushare.objects.message import ARRAY, EVENT_NBYTES, HEADER, MAGIC, VERSION
+from xpushare._native import CONSTANTS, MAGICS
+from xpushare.objects.message import ARRAY
+from xpushare.sharing import layout
 from xpushare.sharing.handle import SEAL_NBYTES, Handle, keyed_hash
+
+HEADER = layout.MESSAGE
+VERSION = CONSTANTS["MESSAGE_VERSION"]
+EVENT_NBYTES = Handle.NBYTES + 8  # the handle and its point
 
 
 def sealed(body: bytes) -> bytes:
@@ -38,7 +44,7 @@ def built(
     tail = b"".join(map(bytes, handles)) + b"".join(marks) + b"".join(ARRAY.pack(*each) for each in records)
     tail += b"".join(struct.pack("<Q", each & ((1 << 64) - 1)) for each in steps) + raw
     fields = {
-        "magic": MAGIC,
+        "magic": MAGICS["message"],
         "version": VERSION,
         "reserved0": 0,
         "length": HEADER.size + len(tail) + SEAL_NBYTES,

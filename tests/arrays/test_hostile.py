@@ -12,13 +12,12 @@ import pytest
 from array_peer import try_hostile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from messages import HEADER, VERSION, sealed
 from messages import built_array as built
-from messages import sealed
 from mutations import expect_only
 
 import xpushare as xs
 from harness import Child
-from xpushare.objects.message import HEADER, VERSION
 from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, fields_of, handle_of, keyed_hash, pack
 
 

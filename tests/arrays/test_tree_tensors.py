@@ -19,6 +19,7 @@ from peering import mappings, nothing_left
 import xpushare as xs
 from harness import Child, kept
 from xpushare._native import (
+    CONSTANTS,
     KINDS_MOST,
     Exported,
     Leaves,
@@ -27,7 +28,7 @@ from xpushare._native import (
     message_count,
     message_elements,
     message_events,
-    message_good,
+    message_flaw,
     message_tensors,
 )
 from xpushare.adapters import native_cpu
@@ -743,8 +744,8 @@ def test_tensors_are_for_lists_of_their_sizes(message: bytes) -> None:
     assert message_tensors(parts, exchange, places, ()) is None
     assert not places
     with pytest.raises(TypeError):
-        message_good(parts, [4])  # type: ignore[arg-type]
-    assert not message_good(parts, (4,))
+        message_flaw(parts, [4])  # type: ignore[arg-type]
+    assert message_flaw(parts, (4,)) == (CONSTANTS["FLAW_LEAF_PART"], 6)
     with pytest.raises(xs.InvalidHandleError):
         xs.ArrayHandle(message[:-1])
 

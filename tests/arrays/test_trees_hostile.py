@@ -13,13 +13,12 @@ import pytest
 from array_peer import try_hostile_tensors, try_hostile_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from messages import built, sealed
+from messages import HEADER, VERSION, built, sealed
 from mutations import expect_only
 
 import xpushare as xs
 from harness import Child
 from xpushare.arrays.containers import flatten, unflatten
-from xpushare.objects.message import HEADER, VERSION
 from xpushare.sharing.handle import SEAL_NBYTES
 
 

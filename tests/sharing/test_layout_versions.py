@@ -33,7 +33,7 @@ from xpushare.arrays.containers import flatten
 from xpushare.channels import crews, frames, geometry
 from xpushare.keeper import process
 from xpushare.objects.message import text_of
-from xpushare.sharing import handle, keeping, naming, node
+from xpushare.sharing import handle, keeping, layout, naming, node
 
 ENGINE = Path(__file__).parents[2] / "src" / "engine"
 # Structures, and enumerations by their first names, that stay in one process.
@@ -90,7 +90,7 @@ def layouts() -> dict[str, tuple[str, list[object]]]:
     described = json.loads(channel.text)[1:]  # the first is the device's uuid
     crew_parts: list[object] = [text for name, text in crew.items() if name not in LOCAL]
     crew_parts += [crews._KINDS, crews._RECORD, crews._RECORDS, crews._FORMAT.format, crews._FORMAT_AT]
-    crew_parts += [handle.CHANNEL_MAGIC, tuple(channel.numbers), described, frames._HEAD.format, frames.TEXT_NBYTES]
+    crew_parts += [layout.CHANNEL_MAGIC, tuple(channel.numbers), described, frames._HEAD.format, frames.TEXT_NBYTES]
     crew_parts += [frames.laid_out({"x": np.zeros((2, 3), "f4"), "y": [np.zeros(3, "i8")]}, 4096).text]
     crew_parts += [frames.encode_meta(TREE, 4096)]
     keeper: list[object] = [

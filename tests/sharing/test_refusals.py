@@ -11,8 +11,9 @@ from peering import exported
 import xpushare as xs
 from harness import Child
 from xpushare._native import CONSTANTS, Refusal
+from xpushare.sharing import layout
 from xpushare.sharing.handle import fields_of
-from xpushare.sharing.refusals import Blocked, error_of
+from xpushare.sharing.refusals import Blocked, error_of, flaw_of, leaf_flaw_of
 
 GONE, INVALID, MEMORY = xs.HandleExpiredError, xs.InvalidHandleError, xs.OutOfMemoryError
 EXPECTED: dict[str, tuple[type[Exception], str]] = {
@@ -68,3 +69,19 @@ def test_what_blocks_pidfd_getfd(fields: Any, call: str, number: int, text: str)
 def test_descriptors_or_memory_run_out(fields: Any, number: int) -> None:
     with pytest.raises(MEMORY, match=r"^pidfd_open: pidfd_open: "):
         raise error_of(Refusal((CONSTANTS["REFUSED_CALL_FAILED"], number, "pidfd_open", 0)), fields)
+
+
+def test_every_flaw_of_bytes_has_a_text() -> None:
+    """The texts, with what lies in the bytes; tests/native/c/test_seal.c has the codes."""
+    with xs.share(xs.zeros(3)) as message, xs.malloc_host(8) as memory:
+        raw, handle = bytes(message), bytes(xs.ipc.memory.get(memory))
+        texts = {}
+        for name, code in CONSTANTS.items():
+            if name.startswith("FLAW_LEAF"):
+                texts[name] = leaf_flaw_of(code, 0, message, (8,))
+            elif name.startswith("FLAW_"):
+                whole = raw if name.startswith("FLAW_MESSAGE") and name != "FLAW_MESSAGE_HANDLE" else handle
+                texts[name] = flaw_of(code, whole, layout.MESSAGE.size if name == "FLAW_MESSAGE_KIND" else 0)
+        xs.ipc.memory.put(handle)
+    assert len({str(each) for each in texts.values()}) == len(texts) == 19
+    assert {type(each) for each in texts.values()} == {INVALID}

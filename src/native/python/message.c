@@ -115,8 +115,9 @@ static PyObject *message_count(PyObject *object, PyObject *Py_UNUSED(none))
     return is_read(self, "count") ? PyLong_FromUnsignedLong(self->parts.head.arrays) : NULL;
 }
 
-/* good(item sizes): whether the arrays are possible, and lie in their memory, with dtypes of these sizes */
-static PyObject *message_good(PyObject *object, PyObject *sizes)
+/* flaw(item sizes): None, or the flaw of the first array that is not possible or does not lie in its memory, with dtypes
+ * of these sizes, and its number */
+static PyObject *message_flaw(PyObject *object, PyObject *sizes)
 {
     const xp_message_object *self = (xp_message_object *)object;
     uint32_t few[16], *itemsizes = few;
@@ -125,12 +126,14 @@ static PyObject *message_good(PyObject *object, PyObject *sizes)
         PyErr_SetString(PyExc_TypeError, "item sizes are a tuple");
         return NULL;
     }
-    if (!is_read(self, "good") || (n > 16 && (itemsizes = PyMem_Calloc((size_t)n, sizeof *itemsizes)) == NULL))
+    if (!is_read(self, "flaw") || (n > 16 && (itemsizes = PyMem_Calloc((size_t)n, sizeof *itemsizes)) == NULL))
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     int rc = 0;
     for (Py_ssize_t i = 0; i < n && rc == 0; i++)
         rc = xp_as_u32(PyTuple_GetItem(sizes, i), &itemsizes[i]);
-    PyObject *found = rc < 0 ? NULL : PyBool_FromLong(xp_leaves_good(&self->parts, itemsizes, (uint32_t)n));
+    uint32_t leaf;
+    xp_flaw flaw = rc < 0 ? XP_FLAWLESS : xp_read_leaves(&self->parts, itemsizes, (uint32_t)n, &leaf);
+    PyObject *found = rc < 0 ? NULL : flaw ? Py_BuildValue("(iI)", flaw, leaf) : Py_NewRef(Py_None);
     if (itemsizes != few)
         PyMem_Free(itemsizes);
     return found;
@@ -197,7 +200,7 @@ static PyObject *order_of(PyObject *orders, const xp_leaf *l)
     return found;
 }
 
-/* arrays(ranges, dtypes, orders): a SharedArray for each; call `good` before. ranges: of each memory, or None for
+/* arrays(ranges, dtypes, orders): a SharedArray for each; call `flaw` before. ranges: of each memory, or None for
  * memory that was not opened, whose arrays are None; orders: the points that the readers wait for, by (memory,
  * event) */
 static PyObject *message_arrays(PyObject *object, PyObject *const *args, Py_ssize_t n)
@@ -358,7 +361,7 @@ static PyMethodDef on_messages[] = {
     {"message_count", message_count, METH_NOARGS, NULL},
     {"message_memory", message_memory, METH_NOARGS, NULL},
     {"message_events", message_events, METH_NOARGS, NULL},
-    {"message_good", message_good, METH_O, NULL},
+    {"message_flaw", message_flaw, METH_O, NULL},
     {"message_elements", message_elements, METH_NOARGS, NULL},
     {"message_marks", message_marks, METH_NOARGS, NULL},
     {"message_arrays", XP_FAST(message_arrays), METH_FASTCALL, NULL},
@@ -376,28 +379,23 @@ static PyType_Spec message_spec = {"xpushare._native.MessageState", sizeof(xp_me
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
-static bool of_boot(const uint8_t *at, const char *boot)
-{
-    return memcmp(at + offsetof(xp_handle, boot_id), boot, sizeof(((xp_handle *)0)->boot_id)) == 0;
-}
-
-/* read_message(seal, raw, boot_id): the ArrayHandle, or None if these bytes are not of this key and boot */
+/* read_message(seal, raw, boot_id): the ArrayHandle, or the flaw of these bytes and where the handle begins that has
+ * it */
 static PyObject *read_message(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = xp_types_of(module);
     const xp_key *key = xp_arity("read_message", n, 3, 3) < 0 ? NULL : xp_key_of(types, args[0]);
     char *raw, *boot;
     Py_ssize_t nbytes, boot_nbytes;
+    uint32_t at = 0;
     xp_parts m;
     if (key == NULL || PyBytes_AsStringAndSize(args[1], &raw, &nbytes) < 0 ||
         PyBytes_AsStringAndSize(args[2], &boot, &boot_nbytes) < 0)
         return NULL;
-    bool good = boot_nbytes == sizeof(((xp_handle *)0)->boot_id) && xp_read_message(key, raw, (size_t)nbytes, &m);
-    for (uint32_t i = 0; good && i < m.head.memory; i++)
-        good = of_boot(m.memory + (size_t)i * sizeof(xp_handle), boot);
-    for (uint32_t i = 0; good && i < m.head.events; i++)
-        good = of_boot(m.events + (size_t)i * XP_EVENT_NBYTES, boot);
-    return good ? xp_message_new(types, args[1], &m, NULL, NULL) : Py_NewRef(Py_None);
+    xp_flaw flaw = boot_nbytes != sizeof(((xp_handle *)0)->boot_id)
+                       ? XP_FLAW_HANDLE_BOOT
+                       : xp_read_message(key, raw, (size_t)nbytes, (const uint8_t *)boot, &m, &at);
+    return flaw ? Py_BuildValue("(iI)", flaw, at) : xp_message_new(types, args[1], &m, NULL, NULL);
 }
 
 /* unread_message(raw, why) */

@@ -97,6 +97,9 @@ static const number constants[] = {
 #define REFUSAL(name) {"REFUSED_" #name, XP_REFUSED_##name},
     XP_EVERY_REFUSAL(REFUSAL)
 #undef REFUSAL
+#define FLAW(name) {"FLAW_" #name, XP_FLAW_##name},
+    XP_EVERY_FLAW(FLAW)
+#undef FLAW
 };
 
 static const struct {

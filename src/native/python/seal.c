@@ -42,19 +42,18 @@ static PyObject *seal_hash(PyObject *self, PyObject *arg)
     return PyBytes_FromStringAndSize((const char *)hash, sizeof hash);
 }
 
-static PyObject *seal_read(PyObject *self, PyObject *arg)
+/* read(raw, boot_id): the handle, or the flaw of these bytes */
+static PyObject *seal_read(PyObject *self, PyObject *args)
 {
-    char *data;
-    Py_ssize_t nbytes;
+    const char *data, *boot;
+    Py_ssize_t nbytes, boot_nbytes;
     xp_handle h;
-    if (PyBytes_AsStringAndSize(arg, &data, &nbytes) < 0)
+    if (!PyArg_ParseTuple(args, "y#y#", &data, &nbytes, &boot, &boot_nbytes))
         return NULL;
-    if (nbytes != sizeof h)
-        Py_RETURN_NONE;
-    memcpy(&h, data, sizeof h);
-    if (!xp_handle_good(&((xp_seal *)self)->key, &h))
-        Py_RETURN_NONE;
-    return xp_handle_new(PyType_GetModuleState(Py_TYPE(self)), &h);
+    xp_flaw flaw = boot_nbytes != sizeof h.boot_id
+                       ? XP_FLAW_HANDLE_BOOT
+                       : xp_read_handle(&((xp_seal *)self)->key, data, (size_t)nbytes, (const uint8_t *)boot, &h);
+    return flaw ? PyLong_FromLong(flaw) : xp_handle_new(PyType_GetModuleState(Py_TYPE(self)), &h);
 }
 
 /* moved(raw, handles): the message of these bytes over the same number of other memory handles */
@@ -77,7 +76,7 @@ static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
 static PyMethodDef seal_methods[] = {
     {"moved", XP_FAST(seal_moved), METH_FASTCALL, NULL},
     {"hash", seal_hash, METH_O, NULL},
-    {"read", seal_read, METH_O, NULL},
+    {"read", seal_read, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot seal_slots[] = {{Py_tp_new, seal_new}, {Py_tp_methods, seal_methods}, {0, NULL}};

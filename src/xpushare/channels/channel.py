@@ -26,8 +26,9 @@ from xpushare.core import memory
 from xpushare.core.declare import public
 from xpushare.core.memory import FORK_ADVICE, Range
 from xpushare.objects.lifecycle import CLOSED, Advised, advise
-from xpushare.objects.message import MAGIC
-from xpushare.sharing.handle import CHANNEL_MAGIC, NAME_LENGTH_MAX, OF_ARRAY, Named, decode_text
+from xpushare.sharing import layout
+from xpushare.sharing.handle import NAME_LENGTH_MAX, Named, decode_text
+from xpushare.sharing.refusals import OF_ARRAY
 from xpushare.timeline.waiting import readable
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ class Channel(Advised, Awaitable):
     def handle(self) -> bytes:
         """Bytes by which any process of this user opens the channel."""
         self._use()
-        return CHANNEL_MAGIC + self.name.encode()
+        return layout.CHANNEL_MAGIC + self.name.encode()
 
     @property
     def device(self) -> Device:
@@ -665,10 +666,10 @@ def _name_of(name_or_handle: str | bytes | None) -> str:
         name_or_handle = decode_text(name_or_handle)  # of a handle of an array, probably
     if isinstance(name_or_handle, bytes | bytearray | memoryview | Named):
         raw = bytes(name_or_handle)
-        if raw.startswith(MAGIC):
+        if raw.startswith(layout.MESSAGE_MAGIC):
             raise InvalidHandleError(OF_ARRAY)
-        name = raw[len(CHANNEL_MAGIC) :].decode(errors="replace")
-        if not raw.startswith(CHANNEL_MAGIC) or not (name[1:].isalnum() if name[:1] == "." else True):
+        name = raw[len(layout.CHANNEL_MAGIC) :].decode(errors="replace")
+        if not raw.startswith(layout.CHANNEL_MAGIC) or not (name[1:].isalnum() if name[:1] == "." else True):
             raise InvalidHandleError(
                 "these bytes are not a handle of a channel: `Channel.open` takes a name or `channel.handle`"
             )

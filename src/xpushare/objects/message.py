@@ -1,36 +1,20 @@
-"""The content of a message except its handles: the dtypes and the tree of its arrays. This module also explains why
-invalid bytes are not a message.
-"""
+"""The content of a message except its handles: the dtypes and the tree of its arrays."""
 
 from __future__ import annotations
 
 import json
-import math
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import _native
-from xpushare._native import CONSTANTS, MAGICS, STRUCTS, message_good, message_text
-from xpushare.common.elements import dlpack_type, extent
+from xpushare._native import CONSTANTS, STRUCTS, message_flaw, message_text
+from xpushare.common.elements import dlpack_type
 from xpushare.common.errors import InvalidHandleError
 from xpushare.common.system import boot_id, boot_ids
 from xpushare.objects.dtypes import build_dtype, describe_dtype
-from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import (
-    CHANNEL_MAGIC,
-    KIND_NUMBERS,
-    OF_CHANNEL,
-    OF_TEXT,
-    SEAL_NBYTES,
-    TEXT_BEGIN,
-    Fields,
-    Handle,
-    expect_this_boot,
-    fields_of,
-    keyed_hash,
-    wrong_seal,
-)
+from xpushare.sharing import identity
+from xpushare.sharing.refusals import flaw_of, leaf_flaw_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,15 +33,10 @@ __all__ = [
     "text_of",
 ]
 
-MAGIC: Final = MAGICS["message"]
-VERSION: Final = CONSTANTS["MESSAGE_VERSION"]
 NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 NDIM_MAX: Final = CONSTANTS["ARRAY_DIMS"]
-HEADER: Final = layout.MESSAGE
 ARRAY: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["leaf"].values()))
-EVENT_NBYTES: Final = Handle.NBYTES + 8  # the handle and its point
 ONE_ARRAY: Final = 0  # the tree that is one array
-_INT64: Final = 1 << 63
 
 
 @dataclass(slots=True, eq=False)  # a named tuple takes longer to read
@@ -110,8 +89,9 @@ def content_of(message: MessageState) -> Content:
             if len(_contents) >= _CONTENT_LIMIT:
                 _contents.clear()
             _contents[text] = found
-    if not message_good(message, found.itemsizes):
-        raise InvalidHandleError(_why_unfit(bytes(message), found))
+    flaw = message_flaw(message, found.itemsizes)
+    if flaw is not None:
+        raise leaf_flaw_of(*flaw, message, found.itemsizes)
     return found
 
 
@@ -136,102 +116,10 @@ def read_text(text: bytes) -> Content:
     return Content(dtypes, itemsizes, on_dlpack, tree)
 
 
-# --- what is wrong with bytes
-
-
-def _why_bad(raw: bytes) -> str:
-    """Return why these bytes are not a message of this user and boot. Raises if a handle in them is bad."""
-    if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
-        found = Handle(raw)
-        what = "an event" if found.kind == "event" else found.kind
-        return f"this is a handle of {what}, not of an array: open it with ipc.{found.kind}.open"
-    if raw.startswith(CHANNEL_MAGIC):
-        return OF_CHANNEL
-    if raw.startswith(TEXT_BEGIN):
-        return OF_TEXT
-    if not MAGIC.startswith(raw[:8]):
-        return f"these {len(raw)} bytes are not an array handle: `attach` takes what `xs.share` returned"
-    if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:
-        return f"these {len(raw)} bytes are not a whole array handle: they were cut on the way"
-    head = _head(raw)
-    if head["version"] != VERSION:
-        return f"the array handle has format version {head['version']}, this package reads version {VERSION}"
-    places, events, arrays = head["memory"], head["events"], head["arrays"]
-    expected = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES + arrays * ARRAY.size + 8 * head["steps"]
-    expected += head["text_nbytes"] + SEAL_NBYTES
-    whole = head["length"] == expected == len(raw)
-    if not whole or keyed_hash(_covered(raw, places, events)) != raw[-SEAL_NBYTES:]:
-        return wrong_seal("array handle", Fields(raw[HEADER.size : HEADER.size + Handle.NBYTES]).pid)
-    if head["reserved0"] or head["reserved1"] or not places or not arrays:
-        return (
-            f"the array handle says things this version does not know ({places} allocations, {events} events, "
-            f"{arrays} arrays)"
-        )
-    first = fields_of(Handle(raw[HEADER.size : HEADER.size + Handle.NBYTES]))
-    for at, kind in _handles(places, events):
-        found = Handle(raw[at : at + Handle.NBYTES])
-        fields = fields_of(found)
-        if fields.kind != KIND_NUMBERS[kind]:
-            return f"the array handle names {found.kind} where {kind} is due"
-        if fields.cookie != first.cookie:
-            return f"the array handle names {kind} that is none of its exporter"
-        expect_this_boot(fields.boot_id)
-    return "the array handle says a point that no event reaches"
-
-
-def _head(raw: bytes) -> dict[str, Any]:
-    """Return the fields at the beginning of a message, by the names of `xp_message`."""
-    return dict(zip(STRUCTS["message"], HEADER.unpack_from(raw), strict=True))
-
-
-def _handles(places: int, events: int) -> list[tuple[int, str]]:
-    """Return the offsets of the handles in a message, and the kinds of the handles."""
-    end = HEADER.size + places * Handle.NBYTES
-    memory = [(HEADER.size + number * Handle.NBYTES, "memory") for number in range(places)]
-    return memory + [(end + number * EVENT_NBYTES, "event") for number in range(events)]
-
-
-def _covered(raw: bytes, places: int, events: int) -> bytes:
-    """Return the bytes of a message that its seal is computed from. Each handle in the message is represented only by
-    the handle's own seal.
-    """
-    found = [raw[: HEADER.size]]
-    for at, kind in _handles(places, events):
-        end = at + Handle.NBYTES
-        found.append(raw[end - SEAL_NBYTES : end if kind == "memory" else at + EVENT_NBYTES])
-    rest = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES
-    return b"".join([*found, raw[rest:-SEAL_NBYTES]])
-
-
-def _why_unfit(raw: bytes, content: Content) -> str:
-    """Return a text that says why an array of a message is invalid."""
-    head = _head(raw)
-    places, events, arrays, steps = head["memory"], head["events"], head["arrays"], head["steps"]
-    at = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES
-    steps_at = at + ARRAY.size * arrays
-    dimensions = struct.unpack_from(f"<{steps}q", raw, steps_at)
-    first = 0
-    for place, event, kind, ndim, reserved, offset in ARRAY.iter_unpack(raw[at:steps_at]):
-        second, end = first + ndim, first + 2 * ndim
-        known = place < places and event <= events and kind < len(content.dtypes)
-        if not known or ndim > NDIM_MAX or reserved or end > steps:
-            return "an array of the array handle refers to memory that the handle does not have"
-        shape, itemsize = dimensions[first:second], content.itemsizes[kind]
-        low, high = extent(shape, dimensions[second:end], itemsize)
-        nonzero = math.prod(length for length in shape if length) * itemsize
-        if min(shape, default=0) < 0 or not (nonzero < _INT64 and low > -_INT64 and high < _INT64):
-            return f"the array handle says shape {shape}, which no array can have"
-        nbytes = Handle(raw[HEADER.size + place * Handle.NBYTES :][: Handle.NBYTES]).nbytes
-        if offset + low < 0 or offset + high > nbytes:
-            return f"the array handle says bytes {offset + low} to {offset + high} of memory that has {nbytes}"
-        first = end
-    return "the array handle has lengths and strides of no array"
-
-
 def read_message(raw: bytes) -> Any:
     """Return the `ArrayHandle` of these bytes. Raises `InvalidHandleError` unless they are of this user and boot."""
     seal = identity.seal or identity.sealing()
     found = _native.read_message(seal, raw, boot_ids[0] if boot_ids else boot_id())
-    if found is None:
-        raise InvalidHandleError(_why_bad(raw))
+    if type(found) is tuple:
+        raise flaw_of(found[0], raw, found[1])
     return found

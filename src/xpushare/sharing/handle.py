@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import functools
-import os
 import struct
 import uuid
 from collections.abc import Callable
@@ -30,17 +28,14 @@ from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare.common.sizes import readable
 from xpushare.sharing import identity
+from xpushare.sharing.layout import KINDS
+from xpushare.sharing.refusals import OF_ARRAY, flaw_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
-    "CHANNEL_MAGIC",
     "FIELDS",
-    "OF_ARRAY",
-    "OF_CHANNEL",
-    "OF_TEXT",
-    "TEXT_BEGIN",
     "Exporter",
     "Fields",
     "Handle",
@@ -48,7 +43,6 @@ __all__ = [
     "Named",
     "decode_text",
     "encode_text",
-    "expect_this_boot",
     "fields_of",
     "following",
     "handle_bytes",
@@ -57,17 +51,10 @@ __all__ = [
     "newest",
     "pack",
     "parse",
-    "wrong_seal",
 ]
 
 MAGIC: Final = MAGICS["handle"]
-CHANNEL_MAGIC: Final = b"XPUSHCHN"
-OF_CHANNEL: Final = "this is the handle of a channel: xs.Channel.open opens it"
-OF_TEXT: Final = "these bytes are the text of a handle: decode them, since a text is passed as a str"
-TEXT_BEGIN: Final = base64.b64encode(b"XPUSH")[:6]  # of the texts of all kinds of handles
-OF_ARRAY: Final = "this is a handle of an array: xs.attach opens it, and its attribute `handle` is that of its memory"
 VERSION: Final = CONSTANTS["VERSION"]
-KINDS: Final = {CONSTANTS[f"KIND_{name.upper()}"]: name for name in ("memory", "physical_memory", "event")}
 KIND_NUMBERS: Final = {name: number for number, name in KINDS.items()}
 READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]
 COUNTED: Final = CONSTANTS["ENTRY_COUNTED"]
@@ -106,22 +93,6 @@ def pack(**values: Any) -> bytes:
 def keyed_hash(data: bytes) -> bytes:
     """Return the BLAKE2b-256 hash of `data` under the user's key."""
     return identity.sealing().hash(data)
-
-
-def wrong_seal(what: str, pid: int) -> str:
-    """Return the error message for a `what` (a handle, for example) with a wrong seal. `pid` is the exporter's pid, if
-    the bytes contain one.
-    """
-    owner = None
-    with contextlib.suppress(OSError):
-        owner = os.stat(f"/proc/{pid}").st_uid
-    if owner is not None and owner != os.geteuid():
-        return f"the {what} was made by another user (uid {owner}): xpushare shares between processes of one user only"
-    return (
-        f"the {what}'s seal does not fit: it was cut or altered on the way, or made by another user or with another "
-        "key. xpushare shares between processes of one user only; in containers, both need the same "
-        "XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR"
-    )
 
 
 def encode_text(raw: bytes) -> str:
@@ -352,34 +323,7 @@ def parse(raw: bytes) -> Handle:
     """Return the handle with these bytes. Raises `InvalidHandleError` unless the handle was made by this user since the
     host booted.
     """
-    found: Handle | None = identity.sealing().read(raw)
-    if found is None:
-        raise InvalidHandleError(_why_bad(raw))
-    expect_this_boot(fields_of(found).boot_id)
+    found: Handle | int = identity.sealing().read(raw, identity.boot_id())
+    if isinstance(found, int):
+        raise flaw_of(found, raw)
     return found
-
-
-def expect_this_boot(boot_id: bytes) -> None:
-    if boot_id != identity.boot_id():
-        raise InvalidHandleError("the handle comes from another host, or from before the last boot")
-
-
-def _why_bad(raw: bytes) -> str:
-    """Return the reason why `Seal.read` rejects these bytes."""
-    if raw.startswith((MAGICS["message"], CHANNEL_MAGIC)):
-        return OF_ARRAY if raw.startswith(MAGICS["message"]) else OF_CHANNEL
-    if raw.startswith(TEXT_BEGIN):
-        return OF_TEXT
-    if len(raw) != Handle.NBYTES:
-        return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
-    fields = Fields(raw)
-    if fields.magic != MAGIC:
-        return "these bytes are not a handle (they do not begin with XPUSHARE)"
-    if fields.version != VERSION:
-        return f"the handle has format version {fields.version}, this package reads version {VERSION}"
-    if keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
-        return wrong_seal("handle", fields.pid)
-    return (
-        f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x}, "
-        f"backend {fields.backend!r}, entry {fields.entry}, pid {fields.pid}, fd {fields.table_fd})"
-    )

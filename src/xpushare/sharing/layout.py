@@ -80,6 +80,10 @@ SLOT_COUNT: Final = LAYOUT["commons.slot_count"]
 SLOT: Final = _struct("slot", "value", "pending", nbytes=LAYOUT["slot.size"])
 LIFE: Final = LAYOUT["commons.life"]  # member i is alive while it locks byte LIFE + i of the commons
 
+KINDS: Final = {CONSTANTS[f"KIND_{name.upper()}"]: name for name in ("memory", "physical_memory", "event")}
+HANDLE_NBYTES: Final = LAYOUT["handle.size"]
+CHANNEL_MAGIC: Final = b"XPUSHCHN"
+MESSAGE_MAGIC: Final = MAGICS["message"]
 MESSAGE: Final = _struct("message", *STRUCTS["message"])  # the beginning of what `share` returns for arrays
 
 FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]

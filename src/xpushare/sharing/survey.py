@@ -20,7 +20,6 @@ from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError,
 from xpushare.common.fds import OwnedFd, own_fd
 from xpushare.common.foreign import printable, skipping
 from xpushare.sharing import identity, layout, node
-from xpushare.sharing.handle import KINDS
 
 __all__ = ["Row", "Survey", "Unread", "changed", "command_line", "survey"]
 
@@ -325,7 +324,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
             held = masks != bytes(len(masks))
             for number, entry in enumerate(_entries(chunk)):
                 generation, retired, kind, slot, serial, nbytes, exposed, inode, offset, device, since = entry
-                if not (generation or retired) or kind not in KINDS or nbytes > exposed:
+                if not (generation or retired) or kind not in layout.KINDS or nbytes > exposed:
                     continue
                 mask = masks[number * size : (number + 1) * size] if held else nobody
                 importers = members.importers(mask) if mask != nobody else ()
@@ -333,7 +332,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                     continue
                 if number in gone:
                     continue
-                name = KINDS[kind]
+                name = layout.KINDS[kind]
                 key = name, slot if name == "event" else serial
                 row = rows.get(key)
                 if row is None:

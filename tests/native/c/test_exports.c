@@ -51,13 +51,14 @@ static int why(xp_export *e, bool block)
 
 static void test_an_export(void)
 {
-    xp_handle first, second;
+    xp_handle first, second, read;
     xp_entry seen;
     uint32_t reason;
     set_up();
     xp_export e = unreserved(16), next = unreserved(32);
     publish(&e, &first);
-    CHECK(xp_handle_good(&key, &first) && first.offset == 16 && first.nbytes == 100 && first.object == memory.e.object);
+    EQUAL(xp_read_handle(&key, &first, sizeof first, NULL, &read), XP_FLAWLESS);
+    CHECK(first.offset == 16 && first.nbytes == 100 && first.object == memory.e.object);
     EQUAL(xp_read_entry(t->base, &first, &seen), XP_LIVE);
     CHECK(seen.nbytes == 5000 && seen.fds[0] == memory_fd && seen.fd_count == 1 && seen.since > 0);
     CHECK(xp_export_find(t, &first) == &e && t->live == 1 && t->used == 1);

@@ -98,15 +98,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     xp_parts t;
+    uint32_t where;
     if (fit & 1 && xp_parts_of(raw, size, &t))
         xp_hash_message(&k, &t, raw + size - XP_SEAL);
-    if (xp_read_message(&k, raw, size, &t)) {
+    xp_flaw flaw = xp_read_message(&k, raw, size, NULL, &t, &where);
+    CHECK(where <= size - (flaw == XP_FLAWLESS ? 0 : sizeof(xp_handle)));
+    if (flaw == XP_FLAWLESS) {
         CHECK(t.head.length == size && t.head.memory && t.head.arrays && t.memory == raw + sizeof t.head);
         CHECK(t.events == t.memory + t.head.memory * sizeof(xp_handle) && t.leaves == t.events + t.head.events * XP_EVENT_NBYTES);
         CHECK(t.dims == t.leaves + t.head.arrays * sizeof(xp_leaf) && t.text == t.dims + 8u * t.head.steps);
         CHECK(t.text + t.head.text_nbytes + XP_SEAL == raw + size);
-        if (xp_leaves_good(&t, itemsizes, 4))
+        if (xp_read_leaves(&t, itemsizes, 4, &where) == XP_FLAWLESS)
             check_leaves(&t, itemsizes, 4);
+        else
+            CHECK(where <= t.head.arrays);
         size_t handles = t.head.memory * sizeof(xp_handle);
         uint8_t *moved = malloc(size);
         CHECK(moved != NULL);
@@ -116,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         EQUAL(memcmp(moved, raw, size), 0); /* over the same handles it is the same */
         free(moved);
         raw[data[0] % size] ^= 1; /* any byte that is altered is noticed */
-        CHECK(!xp_read_message(&k, raw, size, &t));
+        CHECK(xp_read_message(&k, raw, size, NULL, &t, &where) != XP_FLAWLESS);
     }
     free(raw);
     return 0;
