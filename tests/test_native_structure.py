@@ -70,7 +70,15 @@ OURS = {  # names of ours that C looks up, each with the reason
     "_abandoned",  # an ArrayHandle dies that owns exports
     "_converted",  # a frame's array, if a consumer wants another dtype or a copy
 }
-THEIRS = {"__dlpack_c_exchange_api__", "requires_grad", "is_neg", "dtype", "itemsize"}  # attributes of other libraries
+THEIRS = {
+    "__dlpack_c_exchange_api__",
+    "requires_grad",
+    "is_neg",
+    "dtype",
+    "strides",
+    "itemsize",
+    "ndarray",
+}  # attributes of other libraries
 
 
 def names_known(source: str) -> set[str]:

@@ -797,7 +797,8 @@ class AllocationBase(Resource):
     source: Any
     name: Any
     earlier: dict[Any, Any]
-    owned: bool  # an import that can be exported from here; this and the next five can be set
+    owned: bool  # an import that can be exported from here; this and the next six can be set
+    lent: bool  # the memory is used again once this process drops the arrays over it, so it is not shared in place
     exposure: Any  # None means that the memory is never reused
     uses: Any  # a list of leases that can be called, or None: see `Lease`
     prepared: Any
@@ -966,8 +967,8 @@ class Leaves:
     """The base of `Placing`: the arrays of one call of `share`, until they are sealed as a message.
 
     Arrays with the same type, device and element type are of one kind, and are described alike. Native code describes
-    this package's arrays, and arrays of libraries that have DLPack's exchange API. Python code describes all other
-    arrays and adds them by `put`. The numbers of their kinds begin at KINDS_MOST.
+    this package's arrays, arrays of NumPy, memoryviews, and arrays of libraries that have DLPack's exchange API. Python
+    code describes all other arrays and adds them by `put`. The numbers of their kinds begin at KINDS_MOST.
     """
 
     def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
@@ -984,9 +985,9 @@ class Leaves:
         """Read the arrays. Return a tuple for each kind of arrays (see the class) whose device is not known yet: the
         kind's number, one of its arrays, their device and None.
 
-        If the arrays belong to another library, the device is None, and the last item is a tuple instead: DLPack's
-        device type and number, and the code, bits and lanes of an element. If `ordered` is true, a kind counts as known
-        only if the stream that produces its arrays is known, too.
+        If the arrays belong to another library, the device is None. If it has DLPack's exchange API, the last item is a
+        tuple: DLPack's device type and number, and the code, bits and lanes of an element. If `ordered` is true, a kind
+        counts as known only if the stream that produces its arrays is known, too.
         """
 
     def stream(self, kind: int, /) -> int | None:
@@ -995,7 +996,9 @@ class Leaves:
         """
 
     def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
-        """Set the dtype and the device of a kind of another library's arrays."""
+        """Set the dtype and the device of a kind of another library's arrays. Buffers in memory on another device are
+        described by Python code.
+        """
 
     def finds(self, kind: int, finder: Recogniser, info: Any, /) -> None:
         """Set the `Recogniser` that finds the memory of this kind of array, and `info`, which describes the arrays'
@@ -1019,8 +1022,9 @@ class Leaves:
         that the `Recogniser` of the arrays' kind finds. Returns the index of the next array whose allocation was not
         found, or None if there is none.
 
-        With `maps`, the recogniser also makes an `Allocation` for memory that it meets for the first time (see
-        `Recogniser.find`), unless one of the maps contains the address.
+        With `maps`, the allocations of buffers are looked up in the first of them. The recogniser also makes an
+        `Allocation` for memory that it meets for the first time (see `Recogniser.find`), unless one of the maps
+        contains the address.
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
@@ -1167,12 +1171,15 @@ def array(
     held: Any, forks: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, offset: int, message: Any,
     order: Any, /,
 ) -> SharedArray: ...  # fmt: skip
-def dlpack_view(
-    array: Any, api: object, /
-) -> tuple[int, tuple[int, int], tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None] | None:
-    """Describe an array by DLPack's C exchange API, which the type of the array offers as a capsule. The result is the
-    address, device, dtype, shape, and strides in elements (None for C order). Streams are not consulted. Returns None
-    if the API has no such view, or refuses the array.
+def view_array(
+    array: Any, /
+) -> tuple[int, tuple[int, ...], tuple[int, ...], int, Any, bool, tuple[int, int, int, int, int] | None] | None:
+    """Describe an array of NumPy, or of a library with DLPack's C exchange API, as `Leaves.view` does. The result is
+    the address, the shape, the strides in bytes, the size of an element, the array's own dtype, and whether it is
+    read-only. The last item has DLPack's device type and number, and the code, bits and lanes of an element. Then the
+    dtype is None unless the elements look like bytes. The last item is None for NumPy. Streams are not consulted.
+
+    Returns None if the array is of another library, is empty, or means more than a view shows.
     """
 
 def dlpack_capsule(

@@ -206,7 +206,7 @@ def test_what_counts_is_where_it_lies(
 ) -> None:
     """Not the device that an array's kind says; and one without a kind is described by its other protocols."""
     xs.share(xs.empty(3, device="mock:0"), ttl=60)
-    monkeypatch.setattr(description, "exchange_of", lambda _kind: None)  # as for a vendor with an array interface
+    monkeypatch.setattr(description, "view_array", lambda _array: None)  # as for a vendor with an array interface
     foreign = ForeignArray(100)
     for kind in (np.dtype("u1"), xs.Device("mock:1")), None:
         place.KINDS.clear()
@@ -218,3 +218,29 @@ def test_what_counts_is_where_it_lies(
         described.clear()
     asked.clear()
     foreign.free()
+
+
+def test_buffers_over_our_memory_are_described_by_kind(described: list[Any]) -> None:
+    """NumPy's arrays and memoryviews, whatever their strides, offsets and access."""
+    arrays = [xs.array(np.arange(24).reshape(4, 6).astype(dtype)) for dtype in ("u1", "i4", "f8", "c16", "?", "M8[s]")]
+    views: list[Any] = []
+    for array in map(np.asarray, arrays):
+        fixed = array[1:]
+        fixed.flags.writeable = False
+        views += [array, array[1:, ::2], array[::-1, ::-1], array.T, array[2:3], array[1, 2, ...], array[:, :1], fixed]
+        views += [memoryview(array)[1:]] if array.dtype.kind in "uif" else []
+    with xs.share(views) as handle:
+        assert not described
+        for view, found in zip(views, xs.attach(handle), strict=True):
+            expected = np.asarray(view)
+            assert (found.shape, found.strides, found.dtype) == (expected.shape, expected.strides, expected.dtype)
+            assert found.__array_interface__["data"] == expected.__array_interface__["data"]
+            assert np.asarray(found).flags.writeable == expected.flags.writeable
+
+
+def test_a_dtype_is_in_the_message_once() -> None:
+    """Though a buffer of characters gets another one from NumPy each time, and memory of others has no kind."""
+    with xs.share(xs.array(np.frombuffer(b"characters", "u1"))) as original:
+        attached = np.asarray(xs.attach(original))
+        with xs.share(memoryview(attached).cast("c")) as handle:
+            assert xs.attach(handle).dtype == np.dtype("S1")

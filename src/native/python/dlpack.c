@@ -359,35 +359,7 @@ bool xp_viewed_dims(const dl_tensor *t, int64_t itemsize, int64_t *dims, int64_t
     return xp_extent(dims, (unsigned)t->ndim, (uint64_t)itemsize, low, high) && *low < *high;
 }
 
-static PyObject *dlpack_view(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    if (xp_arity("dlpack_view", n, 2, 2) < 0)
-        return NULL;
-    const dl_exchange *api = xp_exchange_of(args[1]);
-    if (api == NULL || api->view == NULL)
-        Py_RETURN_NONE;
-    dl_tensor t = {0};
-    if (api->view(args[0], &t) != 0) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL;
-        PyErr_Clear(); /* `__dlpack__` says why */
-        Py_RETURN_NONE;
-    }
-    if (t.ndim < 0 || t.ndim > XP_MAX_DIMS || (t.ndim && t.shape == NULL))
-        Py_RETURN_NONE;
-    PyObject *shape = xp_dims_tuple(t.shape, t.ndim);
-    PyObject *strides = t.strides || t.ndim == 0 ? xp_dims_tuple(t.strides, t.ndim) : Py_NewRef(Py_None);
-    PyObject *found = NULL;
-    if (shape && strides)
-        found = Py_BuildValue("(K(ii)(iii)OO)", (unsigned long long)((uintptr_t)t.data + t.byte_offset), t.device.type,
-                              t.device.id, t.dtype.code, t.dtype.bits, t.dtype.lanes, shape, strides);
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    return found;
-}
-
 static PyMethodDef functions[] = {
-    {"dlpack_view", XP_FAST(dlpack_view), METH_FASTCALL, NULL},
     {"dlpack_capsule", XP_FAST(dlpack_capsule), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
 };

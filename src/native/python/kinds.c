@@ -53,6 +53,13 @@ bool xp_same_kind(const xp_kind_key *a, const xp_kind_key *b)
            a->elements.lanes == b->elements.lanes;
 }
 
+PyObject *xp_kind_element(const xp_kind_key *key)
+{
+    if (key->type == NULL || key->on.type == XP_BUFFER)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(iibbH)", key->on.type, key->on.id, key->elements.code, key->elements.bits, key->elements.lanes);
+}
+
 /* With the lock. */
 static known *find(const xp_kinds *self, const xp_kind_key *key)
 {

@@ -5,11 +5,13 @@
 #include "dlpack.h"
 #include "objects.h"
 
+#define XP_BUFFER 0 /* the device type of NumPy's arrays and other buffers: DLPack's own begin at 1 */
+
 /* Arrays of ours of one device and dtype, or of another library's type, DLPack device and type of element. */
 typedef struct {
     PyTypeObject *type;       /* of another library; NULL: ours */
-    PyObject *device, *dtype; /* of ours; NULL: another library's */
-    dl_device on;
+    PyObject *device, *dtype; /* device: of ours; dtype: of ours, or what a view does not show; else NULL */
+    dl_device on;             /* or XP_BUFFER */
     dl_dtype elements;
 } xp_kind_key;
 
@@ -43,6 +45,7 @@ void xp_kind_drop(xp_kind *kind);
     } while (0)
 
 bool xp_same_kind(const xp_kind_key *a, const xp_kind_key *b);
+PyObject *xp_kind_element(const xp_kind_key *key); /* None, or as `Leaves.view` has it in _native.pyi */
 bool xp_is_kinds(const xp_types *types, PyObject *object);
 bool xp_known_kind(PyObject *kinds, const xp_kind_key *key, xp_kind *found);     /* with references of its own */
 const dl_exchange *xp_known_exchange(PyObject *kinds, const PyTypeObject *type); /* NULL: no kind of that type is known */

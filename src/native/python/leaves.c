@@ -1,11 +1,11 @@
 /* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It handles this
- * package's arrays, and arrays whose library has DLPack's exchange API. Python places the others. */
+ * package's arrays, and arrays that a view describes (see views.c). Python describes the others, one by one. */
 #include "addresses.h"
 #include "array.h"
 #include "foreign.h"
-#include "kinds.h"
 #include "message.h"
 #include "resources.h"
+#include "views.h"
 
 #include <stdlib.h>
 
@@ -13,20 +13,14 @@
 #define AHEAD_GAP 4096u /* bytes between arrays that lie end to end: fewer than a page of any device */
 #define BEHIND_MOST 1024 /* how many arrays that lie before another one are examined */
 #define AHEAD_MOST (500u << 20) /* with pages of 2 MiB, about as many as one answer of an exporter has descriptors */
-#define EXCHANGE_NAME "__dlpack_c_exchange_api__"
-/* torch's, which a tensor's view does not show. Python refuses such tensors, or has them copied. */
-#define DIFFERS_NAME "requires_grad"
-#define NEGATED_NAME "is_neg" /* a method: the values are negated when they are read */
-#define DTYPE_NAME "dtype"    /* torch's types of fewer than 8 bits look like bytes */
 
 /* Arrays that are described alike. */
 typedef struct {
     xp_kind_key key; /* borrowed from `first` */
     const dl_exchange *api;
     uint32_t itemsize;
-    uint32_t number;        /* the number of its dtype in the message, once it is settled */
     PyObject *first;        /* the first array of the kind; borrowed from `arrays` */
-    PyObject *named;        /* owned: the library's own dtype of elements that look like bytes; NULL for others */
+    PyObject *named;        /* owned: the array's own dtype, if it is a part of the key; or NULL */
     PyObject *on, *context; /* on which device, and its context; borrowed from `first` or `said`; NULL if not settled */
     xp_kind said;
 } leaf_kind;
@@ -242,14 +236,15 @@ static leaf_place *learn(xp_leaves *self, uint64_t start, uint64_t nbytes, bool 
     return at;
 }
 
-/* Return the writable place that has these bytes and is exported from here, or NULL. */
-static leaf_place *place_of(const xp_leaves *self, uint64_t first, uint64_t last)
+/* Return the place with that access that has these bytes and may be exported from here, or NULL. */
+static leaf_place *place_of(const xp_leaves *self, uint64_t first, uint64_t last, bool read_only)
 {
     uint32_t at = index_of(self, first + 1, false, NULL);
-    while (at > 0 && (self->places[at - 1].read_only || self->places[at - 1].handle))
+    while (at > 0 && (self->places[at - 1].read_only != read_only || self->places[at - 1].handle))
         at--;
     leaf_place *p = at ? &self->places[at - 1] : NULL;
-    return p && first >= p->start && last <= p->end ? p : NULL;
+    const xp_allocation *m = p ? xp_allocation_of(self->types, p->allocation) : NULL;
+    return p && first >= p->start && last <= p->end && !(m && m->lent) ? p : NULL;
 }
 
 /* Record that the array lies there, with these bytes. Returns false with an exception set. */
@@ -313,7 +308,7 @@ static int view_range(xp_leaves *self, const xp_types *types, leaf *l, PyObject 
         PyObject *itemsize = PyObject_GetAttr(a->dtype, types->itemsize);
         int rc = itemsize ? xp_as_u32(itemsize, &kind->itemsize) : -1;
         Py_XDECREF(itemsize);
-        if (rc < 0 || dtype_number(self, a->dtype, &kind->number) < 0)
+        if (rc < 0)
             return -1;
         kind->on = r->device;
         kind->context = r->context;
@@ -357,73 +352,30 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
     return viewed;
 }
 
-/* Get the library's own dtype if DLPack's type may stand for several, as bytes do: a new reference, or NULL for none.
- * Returns false if Python has to look at the array, or with an exception set. */
-static bool dtype_behind(const xp_types *types, PyObject *array, dl_dtype type, PyObject **named)
+/* View another library's array. -1 with an exception set. */
+static int view_other(xp_leaves *self, leaf *l, PyObject *array, xp_viewer *viewer)
 {
-    *named = NULL;
-    if (type.bits != 8 || type.code > DL_UINT)
-        return true;
-    *named = PyObject_GetAttr(array, types->dtype);
-    if (*named)
-        return true;
-    bool none = PyErr_ExceptionMatches(PyExc_AttributeError) != 0;
-    if (PyErr_ExceptionMatches(PyExc_Exception))
-        PyErr_Clear();
-    return none;
-}
-
-/* Look at another library's array through its exchange API. -1 with an exception set. */
-static int view_other(xp_leaves *self, leaf *l, PyObject *array, const dl_exchange *api)
-{
-    dl_tensor t = {0};
+    xp_seen d;
+    int viewed = xp_view_array(self->types, self->known, viewer, array, &d);
+    if (viewed <= 0)
+        return viewed;
+    leaf_kind wanted = {.key = d.key, .api = d.api, .itemsize = d.itemsize, .first = array, .named = d.dtype};
+    leaf_kind *kind = d.address < XP_LEAST_ADDRESS ? NULL : kind_like(self, &wanted); /* Python says why */
+    Py_XDECREF(d.dtype);
     size_t used = self->pool_used;
-    if (api->view(array, &t) != 0) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return -1;
-        PyErr_Clear(); /* Python says why */
-        return 0;
-    }
-    uint32_t itemsize = (uint32_t)((t.dtype.bits * t.dtype.lanes + 7) / 8);
-    int64_t *dims;
-    if (t.dtype.code == DL_COMPLEX || itemsize == 0 || t.ndim < 0 || t.ndim > (int)XP_ARRAY_DIMS ||
-        (t.ndim && t.shape == NULL))
-        return 0;
-    if ((dims = room_for(self, 2 * (size_t)t.ndim)) == NULL)
-        return -1;
-    l->address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
-    PyObject *named = NULL;
-    bool known = xp_viewed_dims(&t, itemsize, dims, &l->low, &l->high) && l->address >= XP_LEAST_ADDRESS &&
-                 dtype_behind(self->types, array, t.dtype, &named);
-    leaf_kind wanted = {.key = {.type = Py_TYPE(array), .dtype = named, .on = t.device, .elements = t.dtype},
-                        .api = api, .itemsize = itemsize, .first = array, .named = named};
-    leaf_kind *kind = known ? kind_like(self, &wanted) : NULL;
-    Py_XDECREF(named);
-    if (kind == NULL) {
-        self->pool_used = used;
+    int64_t *dims = kind ? room_for(self, 2 * (size_t)d.ndim) : NULL;
+    if (dims == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    }
+    memcpy(dims, d.dims, 16u * (size_t)d.ndim);
     l->dims = used;
-    l->as.ndim = (uint16_t)t.ndim;
+    l->address = d.address;
+    l->low = d.low;
+    l->high = d.high;
+    l->read_only = d.read_only && !self->read_only;
+    l->as.ndim = (uint16_t)d.ndim;
     l->kind = (uint32_t)(kind - self->kinds);
     l->viewed = true;
     return 0;
-}
-
-/* Return the exchange API that a type itself has, or NULL, perhaps with an exception set. A subclass may have
- * another `__dlpack__`, and gets none. */
-static const dl_exchange *exchange_of(PyTypeObject *type)
-{
-    PyObject *base = PyType_GetSlot(type, Py_tp_base), *theirs = NULL;
-    PyObject *own = PyObject_GetAttrString((PyObject *)type, EXCHANGE_NAME);
-    if (own && base)
-        theirs = PyObject_GetAttrString(base, EXCHANGE_NAME);
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_AttributeError))
-        PyErr_Clear();
-    const dl_exchange *api = own && own != theirs && !PyErr_Occurred() ? xp_exchange_of(own) : NULL;
-    Py_XDECREF(own); /* the type keeps it for good */
-    Py_XDECREF(theirs);
-    return api && api->view ? api : NULL;
 }
 
 /* Get the number of the stream that the kind's library works on now. Returns false if it reports none, perhaps with
@@ -442,14 +394,12 @@ static bool stream_of(const leaf_kind *k, uint64_t *number)
 
 /* Return whether Python need not be asked about a kind, because its earlier answer is still valid. `ordered`:
  * somebody waits for the stream that produces the arrays. -1 with an exception set. */
-static int is_decided(xp_leaves *self, leaf_kind *k, bool ordered)
+static int is_decided(leaf_kind *k, bool ordered)
 {
     uint64_t number;
     if (k->key.type && k->said.device == NULL)
         return 0;
     if (k->key.type && k->on == NULL) {
-        if (dtype_number(self, k->said.dtype, &k->number) < 0)
-            return -1;
         k->on = k->said.device;
         k->context = k->said.context;
     }
@@ -460,22 +410,20 @@ static int is_decided(xp_leaves *self, leaf_kind *k, bool ordered)
     return !ordered || k->said.stream != XP_STREAM_UNKNOWN;
 }
 
-/* For each kind that is not decided: its number, an array of it, the device of ours or None, and None or of another
- * library's DLPack's device type and number, code, bits and lanes of an element. */
+/* For each kind that is not decided: its number, an array of it, the device of ours or None, and None or of an array
+ * with DLPack's exchange API DLPack's device type and number, code, bits and lanes of an element. */
 static PyObject *undecided(xp_leaves *self, bool ordered)
 {
     PyObject *found = PyList_New(0);
     for (uint32_t i = 0; found && i < self->kind_count; i++) {
         leaf_kind *k = &self->kinds[i];
-        int decided = is_decided(self, k, ordered);
+        int decided = is_decided(k, ordered);
         if (decided > 0)
             continue;
         Py_CLEAR(k->said.work); /* of a stream that its library does not work on now */
         PyObject *device = k->key.device;
         PyObject *all[] = {PyLong_FromUnsignedLong(i), Py_NewRef(k->first), Py_NewRef(device ? device : Py_None),
-                           device ? Py_NewRef(Py_None)
-                                  : Py_BuildValue("(iibbH)", k->key.on.type, k->key.on.id, k->key.elements.code,
-                                                  k->key.elements.bits, k->key.elements.lanes)};
+                           xp_kind_element(&k->key)};
         PyObject *item = xp_tuple_of(all, 4);
         if (decided < 0 || item == NULL || PyList_Append(found, item) < 0)
             Py_CLEAR(found);
@@ -484,71 +432,22 @@ static PyObject *undecided(xp_leaves *self, bool ordered)
     return found;
 }
 
-/* How the arrays of a library's type are looked at. */
-typedef struct {
-    PyTypeObject *type;
-    const dl_exchange *api; /* NULL: Python looks at them */
-    PyObject *negated;      /* owned: the method of that name; NULL: there is none */
-} library;
-
-/* Look at a type, unless it is the one before. Returns false with an exception set. */
-static bool take_type(const xp_leaves *self, library *l, PyTypeObject *type)
-{
-    if (type == l->type)
-        return true;
-    l->type = type;
-    l->api = self->known ? xp_known_exchange(self->known, type) : NULL;
-    if (l->api == NULL)
-        l->api = exchange_of(type);
-    if (PyErr_Occurred())
-        return false;
-    Py_CLEAR(l->negated);
-    if (l->api)
-        l->negated = PyObject_GetAttrString((PyObject *)type, NEGATED_NAME);
-    if (l->negated == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_AttributeError))
-        PyErr_Clear();
-    return !PyErr_Occurred();
-}
-
-/* Return the truth of what a library said, and take over the reference. Its exceptions count as true: Python asks again,
- * and says why. -1 with an exception set. */
-static int said_so(PyObject *answer)
-{
-    int found = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    if (found < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
-        bool none = PyErr_ExceptionMatches(PyExc_AttributeError) && answer == NULL;
-        PyErr_Clear();
-        return !none;
-    }
-    return found;
-}
-
-/* Return whether the array means other values than its view shows. -1 with an exception set. */
-static int differs(const xp_types *types, const library *l, PyObject *array)
-{
-    int found = said_so(PyObject_GetAttr(array, types->differs));
-    return found || l->negated == NULL ? found : said_so(PyObject_CallFunctionObjArgs(l->negated, array, NULL));
-}
-
 /* view(ordered=True): look at the arrays, and return the kinds that are not decided */
 static PyObject *leaves_view(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = ((xp_leaves *)object)->types;
-    library of = {NULL, NULL, NULL};
+    xp_viewer viewer = {.type = NULL};
     int ordered = xp_arity("view", n, 0, 1) < 0 ? -1 : n == 0 || args[0] == Py_True;
     bool good = ordered >= 0;
     for (Py_ssize_t i = 0; good && i < self->n; i++) {
         PyObject *array = PyTuple_GetItem(self->arrays, i);
         int rc = view_own(self, types, &self->leaves[i], array);
         good = rc >= 0;
-        if (rc || xp_array_of(types, array) || !(good = take_type(self, &of, Py_TYPE(array))) || of.api == NULL)
-            continue;
-        int other = differs(types, &of, array);
-        good = other >= 0 && (other || view_other(self, &self->leaves[i], array, of.api) == 0);
+        if (rc == 0 && xp_array_of(types, array) == NULL)
+            good = view_other(self, &self->leaves[i], array, &viewer) == 0;
     }
-    Py_XDECREF(of.negated);
+    Py_XDECREF(viewer.negated);
     return good ? undecided(self, ordered) : NULL;
 }
 
@@ -590,8 +489,6 @@ static PyObject *leaves_settle(PyObject *object, PyObject *const *args, Py_ssize
     if (k == NULL)
         return NULL;
     if (k->on == NULL) {
-        if (dtype_number(self, args[1], &k->number) < 0)
-            return NULL;
         k->said = (xp_kind){.dtype = Py_NewRef(args[1]), .device = Py_NewRef(args[2]), .context = Py_NewRef(args[3]),
                             .api = k->api};
         k->on = k->said.device;
@@ -678,6 +575,8 @@ typedef struct {
     PyObject *maps, *add, *own; /* borrowed; own: NULL if there is none */
 } finding;
 
+static bool is_buffer(const leaf_kind *k) { return k->key.type && k->key.on.type == XP_BUFFER; }
+
 /* Return whether memory of ours, or memory that is open here, lies at that address. */
 static bool is_mapped(const finding *with, uint64_t address)
 {
@@ -706,6 +605,21 @@ static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t 
     leaf_place *p = NULL;
     if (m && m->foreign && m->resource.device == said->device)
         p = learn(self, m->address, m->nbytes, false, true, found, said->device, said->context, NULL);
+    Py_XDECREF(found);
+    return p;
+}
+
+/* Return the place of a buffer's bytes in memory of ours on its kind's device, which is made if necessary. NULL with or
+ * without an exception. */
+static leaf_place *own_place(xp_leaves *self, const leaf *l, uint64_t first, uint64_t last, const finding *with)
+{
+    const xp_kind *said = &self->kinds[l->kind].said;
+    PyObject *found = PyTuple_Size(with->maps) ? xp_address_find(PyTuple_GetItem(with->maps, 0), first) : NULL;
+    const xp_allocation *m = found ? xp_allocation_of(self->types, found) : NULL;
+    leaf_place *p = NULL;
+    if (m && !m->foreign && !m->imported && !m->lent && m->resource.device == said->device &&
+        m->resource.forks == XP_RELAXED(&xp_fork_count) && last <= m->address + m->nbytes)
+        p = learn(self, m->address, m->nbytes, l->read_only, false, found, said->device, said->context, NULL);
     Py_XDECREF(found);
     return p;
 }
@@ -740,9 +654,11 @@ static PyObject *leaves_next(PyObject *object, PyObject *const *args, Py_ssize_t
         if (!l->viewed || self->kinds[l->kind].on == NULL)
             return PyLong_FromSsize_t(self->at);
         uint64_t first = l->address + (uint64_t)l->low, last = l->address + (uint64_t)l->high;
-        leaf_place *p = place_of(self, first, last);
-        if (p == NULL)
+        leaf_place *p = place_of(self, first, last, l->read_only);
+        if (p == NULL && !is_buffer(&self->kinds[l->kind]))
             p = found_place(self, types, l->kind, first, last, n ? &with : NULL);
+        else if (p == NULL && n)
+            p = own_place(self, l, first, last, &with);
         if (p == NULL || p->device != self->kinds[l->kind].on)
             return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(self->at);
         if (!put_into(p, l, first, last, p->foreign ? PyTuple_GetItem(self->arrays, self->at) : NULL))
@@ -764,7 +680,7 @@ static bool sort_spans(xp_leaves *self)
         return PyErr_NoMemory() != NULL;
     for (Py_ssize_t i = 0; i < self->n; i++) {
         const leaf *l = &self->leaves[i];
-        if (l->viewed)
+        if (l->viewed && !is_buffer(&self->kinds[l->kind]))
             self->spans[self->span_count++] =
                 (leaf_span){l->address + (uint64_t)l->low, l->address + (uint64_t)l->high, l->kind};
     }
@@ -778,7 +694,7 @@ static bool adjoins(const xp_leaves *self, const leaf_span *s, const PyObject *d
 {
     return s->first < last + AHEAD_GAP && s->last + AHEAD_GAP > first && self->kinds[s->kind].on == device &&
            (s->last <= last || s->last - first <= AHEAD_MOST) && (s->first >= first || last - s->first <= AHEAD_MOST) &&
-           place_of(self, s->first, s->last) == NULL;
+           place_of(self, s->first, s->last, false) == NULL;
 }
 
 /* Return the first of the arrays that lie end to end with this one. If they lie in a run of allocations, the run is
@@ -830,7 +746,7 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
     xp_leaves *self = (xp_leaves *)object;
     const leaf *l = self->at < self->n ? &self->leaves[self->at] : NULL;
     const leaf_kind *k = l && l->viewed ? &self->kinds[l->kind] : NULL;
-    if (k == NULL || k->said.device == NULL)
+    if (k == NULL || k->said.device == NULL || is_buffer(k))
         Py_RETURN_NONE;
     if (self->spans == NULL && self->n > 1 && !sort_spans(self))
         return NULL;
@@ -951,7 +867,7 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
     for (uint32_t i = 0; i < self->place_count; i++)
         self->places[i].numbered = false;
     PyObject *found = PyList_New(0);
-    uint32_t last = UINT32_MAX;
+    uint32_t last = UINT32_MAX, number = 0;
     for (Py_ssize_t i = 0; found && i < self->n; i++) {
         leaf *l = &self->leaves[i];
         leaf_place *p = place_at(self, l->start, l->read_only, l->handle);
@@ -970,12 +886,15 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
             if ((named && xp_as_int(named, &event) < 0) || PyErr_Occurred())
                 Py_CLEAR(found);
             Py_XDECREF(key);
+            const leaf_kind *k = l->kind < KINDS_MOST ? &self->kinds[l->kind] : NULL;
+            if (k && dtype_number(self, k->key.type ? k->said.dtype : k->key.dtype, &number) < 0)
+                Py_CLEAR(found);
             last = l->kind;
         }
         l->as.memory = p ? p->number : 0;
         l->as.event = (uint32_t)(event + 1);
         if (l->kind < KINDS_MOST)
-            l->as.dtype = self->kinds[l->kind].number;
+            l->as.dtype = number;
         l->as.offset = p ? l->address - (whole ? p->start : p->low) : 0;
     }
     self->grouped = found != NULL;
@@ -1096,9 +1015,7 @@ int xp_init_leaves(PyObject *module)
 {
     xp_types *types = xp_types_of(module);
     types->itemsize = PyUnicode_InternFromString("itemsize");
-    types->differs = PyUnicode_InternFromString(DIFFERS_NAME);
-    types->dtype = PyUnicode_InternFromString(DTYPE_NAME);
-    if (types->itemsize == NULL || types->differs == NULL || types->dtype == NULL || PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0)
+    if (types->itemsize == NULL || PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0)
         return -1;
     return xp_add_type(module, &leaves_spec);
 }

@@ -370,6 +370,7 @@ static PyMemberDef allocation_members[] = {
     FLAG(xp_allocation, imported),
     FLAG(xp_allocation, foreign),
     {"owned", T_BOOL, offsetof(xp_allocation, owned), 0, NULL},
+    {"lent", T_BOOL, offsetof(xp_allocation, lent), 0, NULL},
     {"prepared", T_OBJECT_EX, offsetof(xp_allocation, prepared), 0, NULL},
     {"newest", T_OBJECT_EX, offsetof(xp_allocation, handle), 0, NULL},
     {"exposure", T_OBJECT, offsetof(xp_allocation, exposure), 0, NULL},

@@ -34,6 +34,7 @@ typedef struct {
     uint64_t serial;                /* may change, once: 0 before the first export */
     bool host_accessible, imported, foreign;
     bool owned;                     /* imported, and can be exported from here; may become true */
+    bool lent;                      /* used again once this process drops the arrays over it: never shared in place; may become true */
     bool keepable;                  /* imported, and worth caching for a moment after its end: see sharing/kept.py */
 } xp_allocation;
 

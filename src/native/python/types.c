@@ -19,4 +19,5 @@ void xp_types_clear(xp_types *types)
     Py_CLEAR(types->itemsize);
     Py_CLEAR(types->differs);
     Py_CLEAR(types->dtype);
+    Py_CLEAR(types->strides);
 }

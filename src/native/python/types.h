@@ -8,7 +8,8 @@
     X(fields) X(lease) X(mapping) X(span) X(queue_calls) X(owned_fd) X(seal) X(template) X(exported) X(exposure) X(own_table) X(peer_table) X(refusal)    \
     X(domain) X(slot) X(stream_queue) X(scopes) X(with) X(recogniser) X(addresses) X(kinds) X(end) X(resource)     \
     X(timeline) X(pinned) X(allocation_base) X(range_base) X(handle_base) X(message_base) X(array_base) X(allocation) X(range)   \
-    X(handle) X(array_handle) X(shared_array) /* the last five: subclasses that Python registers; NULL before that */
+    X(handle) X(array_handle) X(shared_array) /* these five: subclasses that Python registers; NULL before that */ \
+    X(ndarray) /* of NumPy; NULL until it is asked for */
 
 typedef struct {
 #define XP_TYPE(name) PyTypeObject *name;
@@ -16,7 +17,7 @@ typedef struct {
 #undef XP_TYPE
     PyObject *itemsize; /* the name of that attribute of dtypes */
     PyObject *differs;  /* the name of torch's attribute for gradients */
-    PyObject *dtype;    /* the name of that attribute of arrays */
+    PyObject *dtype, *strides; /* the names of these attributes of arrays */
     unsigned left; /* whether this process has left: see `set_left` */
 } xp_types;
 

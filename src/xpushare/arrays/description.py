@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
-from weakref import WeakSet
 
 from xpushare import adapters
 from xpushare._device import Device, known_device
-from xpushare._native import LEAST_ADDRESS, DLTensor, Recogniser, dlpack_view
+from xpushare._native import LEAST_ADDRESS, DLTensor, Recogniser, view_array
 from xpushare._native import readable as is_readable
 from xpushare.adapters.base import Adapter, DeviceInfo, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor
@@ -36,11 +35,10 @@ __all__ = [
     "described",
     "described_to_copy",
     "device_of",
-    "exchange_of",
     "expect_readable",
     "is_lent",
     "kind_of",
-    "lent",
+    "kind_of_buffers",
     "locate",
     "range_at",
     "range_of",
@@ -51,11 +49,7 @@ __all__ = [
 
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 _COMPLEX: Final = 5
-_UINT: Final = 1
-_BYTE: Final = 8
 _DIFFERS: Final = "requires_grad"
-_NEGATED: Final = "is_neg"
-_EXCHANGE: Final = "__dlpack_c_exchange_api__"
 _ADDRESSES: Final = 1 << 64
 _STRIDES: Final = 1 << 63
 _address: Final = operator.attrgetter("address")
@@ -377,43 +371,41 @@ def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupported
     )
 
 
-@functools.lru_cache(64)
-def exchange_of(kind: type) -> object | None:
-    """Return the DLPack exchange API that a type itself defines, or None. An inherited API does not count, since the
-    subclass may have its own `__dlpack__`.
-    """
-    api = getattr(kind, _EXCHANGE, None)
-    return None if api is getattr(kind.__base__, _EXCHANGE, None) else api
-
-
 def _viewed(array: Any) -> Described | None:
-    """Describe an array by DLPack's C exchange API, which is faster than the other protocols. Return None if the array
-    has to be described by another protocol.
+    """Describe an array of NumPy, or of a library with DLPack's C exchange API, which is faster than the other
+    protocols. Return None if the array has to be described by another protocol.
     """
     own: Any = type(array)
-    api = exchange_of(own)
-    if api is None or not meaning.is_plain(own):
+    view = view_array(array) if meaning.is_plain(own) else None
+    if view is None:
         return None
-    if getattr(array, _DIFFERS, False):  # the view does not show this, and `__dlpack__` refuses it
-        return None
-    view = dlpack_view(array, api)
-    if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
-        return None
-    address, (on, ordinal), kind, shape, steps = view
-    negated = getattr(own, _NEGATED, None)
-    if negated is not None and negated(array):
-        return None
-    if kind[1] == _BYTE and kind[0] <= _UINT and meaning.is_sub_byte(getattr(array, "dtype", None)):
-        return None
-    record = viewable(own, on)
-    if record is None:
-        return None
-    itemsize = (kind[1] * kind[2] + 7) // 8
-    strides = c_strides(shape, itemsize) if steps is None else tuple([step * itemsize for step in steps])
+    address, shape, strides, itemsize, dtype, read_only, element = view
+    kind: Any = dtype
+    backend, ordinal = None, None
+    if element is not None:
+        on, ordinal, *number = element
+        record = viewable(own, on)
+        if record is None or (dtype is not None and meaning.is_sub_byte(dtype)):
+            return None
+        kind, backend = tuple(number), _backend(array, record)
     found: Described = tuple.__new__(  # faster than the named tuple's own `__new__`
-        Described, (address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None, None)
+        Described, (address, shape, strides, itemsize, kind, read_only, backend, ordinal, None, None)
     )
     return found
+
+
+def kind_of_buffers(array: Any) -> tuple[Any, Device] | None:
+    """Return the dtype and the device of NumPy's arrays, or of memoryviews, that are of one kind with this one. Return
+    None if they have to be described one by one.
+    """
+    import numpy
+
+    dtype = array.dtype if isinstance(array, numpy.ndarray) else numpy.asarray(array).dtype
+    try:
+        check_elements(array, dtype)
+    except InvalidArgumentError:  # raised again by who describes it
+        return None
+    return dtype, Device(f"{adapters.HOST}:0")
 
 
 @functools.lru_cache(256)
@@ -610,15 +602,13 @@ def allocation_at(
     return range_at(Located(address, nbytes, False, backend), None, ahead=ahead).allocation
 
 
-# Memory that is used again once the arrays over it in this process are dropped. An export would not prevent that, so it
-# is not shared in place.
-lent: Final[WeakSet[Allocation]] = WeakSet()
-
-
 def is_lent(address: int) -> bool:
-    """Return whether an array at this address has its memory only until this process drops the array."""
+    """Return whether an array at this address has its memory only until this process drops the array. An export would
+    not prevent that the memory is used again, so it is not shared in place.
+    """
     here = node.current()
-    return bool(lent) and (here.allocations.find(address) in lent or here.peers.mapping_at(address) in lent)
+    places = here.allocations.find(address), here.peers.mapping_at(address)
+    return any(found is not None and found.lent for found in places)
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:

@@ -143,8 +143,8 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
 @final
 class Placing(Leaves):
     """Finds the memory of each array to share, and the device work that must finish before the content is complete.
-    Native code handles each `SharedArray`, and arrays of libraries with DLPack's exchange API once Python has described
-    the first array of their kind. Python handles all other arrays one by one.
+    Native code handles each `SharedArray`, and arrays of NumPy, memoryviews and arrays of libraries with DLPack's
+    exchange API once Python has described the first array of their kind. Python handles all other arrays one by one.
     """
 
     # Defaults of the class, since most arrays need none of this.
@@ -222,14 +222,15 @@ class Placing(Leaves):
         """Give native code the device and the producing stream that all arrays of one kind have. Does nothing if arrays
         of this kind have to be described one by one. `number` is the kind's number, and `array` is one of its arrays.
         """
-        if element is not None:
-            own: Any = type(array)
-            found = None if refusal(array) else description.kind_of(own, *element)
+        if device is None:
+            found = None
+            if not refusal(array):
+                own: Any = type(array)
+                found = description.kind_of(own, *element) if element else description.kind_of_buffers(array)
             if found is None:
                 return
             dtype, device = found
             self.settle(number, dtype, device, device.context)
-        assert device is not None  # arrays of this package report their device
         if not self._ordered:
             return
         if not adapter_of(device).has_streams:

@@ -13,7 +13,6 @@ from weakref import finalize
 from xpushare import adapters
 from xpushare._device import Device
 from xpushare.arrays.containers import flatten, unflatten
-from xpushare.arrays.description import lent
 from xpushare.channels.channel import Channel, lock_pages, slots_of
 from xpushare.channels.crews import new_name
 from xpushare.channels.ends import fill_tree
@@ -240,7 +239,8 @@ class Batches:
             lock_pages(self._reader, device)
         # Torch's device that may still copy a batch when the caller drops it, or None.
         self._reads = None if device is None else _torch_device(Device(device))
-        lent.update(place.allocation for place in slots_of(self._reader))
+        for place in slots_of(self._reader):
+            place.allocation.lent = True  # see `description.is_lent`
         self._collate_fn = _CollateFn(name, options)
         self._ahead: dict[int, Frame] = {}  # frames of batches that come later in the DataLoader's order
         self._lent: set[Frame] = set()  # frames whose slots the caller's tensors lie in
