@@ -24,6 +24,7 @@ from array_peer import kept_tree, remember, tree_seen
 import xpushare as xs
 from harness import Child, fd_count, new_fds, open_fds
 from xpushare._native import message_elements, message_events
+from xpushare.objects.message import content_of
 from xpushare.sharing import node
 
 Point = collections.namedtuple("Point", "x y")
@@ -694,3 +695,20 @@ def test_the_path_is_that_of_the_array() -> None:
     for copy in False, True:
         with pytest.raises(xs.InvalidArgumentError, match=r"^at 'b': NumPy has no dtype for DLPack's type"):
             xs.share({"a": ours, "b": four, "c": ours[1:]}, copy=copy)
+
+
+def test_a_scalar_sends_no_byte_without_a_value() -> None:
+    """Padding has whatever lay in this process's memory."""
+    padded = np.dtype([("a", "u1"), ("b", "<f4"), ("c", "g"), ("d", "G", (2,)), ("e", ">g")], align=True)
+    for kind in "g", "G", padded:
+        dtype, sent = np.dtype(kind), []
+        for filling in 0, 255:
+            element = np.frombuffer(bytearray([filling]) * dtype.itemsize, dtype)
+            for name in dtype.names or ():
+                element[name] = 2
+            if dtype.names is None:
+                np.positive(np.full(1, 2, dtype), out=element)  # writes the value, and no padding
+            with xs.share({"x": element[0]}) as handle:
+                sent.append(content_of(handle).tree)
+                assert xs.attach(handle)["x"] == element[0]
+        assert sent[0] == sent[1]

@@ -6,6 +6,7 @@ import base64
 import functools
 import itertools
 import keyword
+import math
 import sys
 import warnings
 from collections import namedtuple
@@ -27,6 +28,8 @@ _NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 _DEPTH_MAX: Final = 64
 _FIELDS_MAX: Final = 1 << 12  # the most fields of a named tuple, since making its type takes time and memory
 _INT64: Final = 1 << 63
+_X87_MANTISSA: Final = 63
+_X87_NBYTES: Final = 10  # of a long double with that mantissa; in memory, padding follows
 _LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
 
 
@@ -141,7 +144,7 @@ class _Walk:
 
     def _numpy_scalar(self, x: Any) -> Any:
         described = describe_dtype(x.dtype)
-        return ["s", described, x.dtype.itemsize, self._text_of(x.tobytes())]
+        return ["s", described, x.dtype.itemsize, self._text_of(_value_bytes(x))]
 
     def _contents(self, held: Any, kind: Any, depth: int) -> Any:
         if isinstance(held, dict):
@@ -175,6 +178,35 @@ class _Walk:
             found.append(self.node(each, depth))
             self.path.pop()  # not after an error, whose place it is
         return found
+
+
+def _value_bytes(x: Any) -> bytes:
+    """Return the bytes of a NumPy scalar, with 0 for bytes that no value is in. These may have any content of this
+    process's memory.
+    """
+    content: bytes = x.tobytes()
+    if not x.dtype.names and x.dtype.char not in "gG":
+        return content
+    import numpy
+
+    return (numpy.frombuffer(content, "u1") * _used(x.dtype)).tobytes()
+
+
+def _used(dtype: Any) -> Any:
+    """Return for each byte of an element whether a value is in it, as an array of bool."""
+    import numpy
+
+    if dtype.subdtype:
+        base, shape = dtype.subdtype
+        return numpy.tile(_used(base), math.prod(shape))
+    used = numpy.full(dtype.itemsize, not dtype.names)
+    for name in dtype.names or ():
+        field, at = dtype.fields[name][:2]
+        used[at : at + field.itemsize] |= _used(field)
+    if dtype.char in "gG" and numpy.finfo("g").nmant == _X87_MANTISSA:
+        parts = used.reshape(-1, numpy.dtype("g").itemsize)
+        parts[:, :: 1 if dtype.isnative else -1][:, _X87_NBYTES:] = False
+    return used
 
 
 def _scalar_type() -> Any:
