@@ -870,15 +870,21 @@ class RangeBase:
     def opened(cls, handle: Handle, allocation: Any, device: Any, context: Any, lease: Any, /) -> Self | None:
         """Return the range that an opened handle names, or None if it does not lie in the allocation."""
 
-def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
-    """Return the arrays of a tree, and the tree as JSON values. Return NotImplemented if the Python code has to
-    describe the tree, or to reject it. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars,
-    or None if NumPy is not loaded.
+def flatten(
+    tree: Any, most: int, scalar: type | None, ask: Callable[[str, Any, Any], Any], path: list[Any], /
+) -> tuple[list[Any], Any]:
+    """Return the arrays of a tree, and the tree as JSON values. `most` limits the bytes of the message. `scalar` is the
+    type of NumPy's scalars, or None if NumPy is not loaded.
+
+    `ask("leaf", x, None)` returns the JSON value of an object that is no array and no container, and
+    `ask("subclass", x, node)` that of a subclass of dict, list or tuple, for which native code made `node`. For
+    "large", "deep" and "key" it raises the error. After an error, `path` has the keys that lead to its place, the last
+    one first.
     """
 
-def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
-    """Return the tree with these arrays. Return NotImplemented if the Python code has to make the tree, or to reject
-    its description.
+def unflatten(described: Any, arrays: Sequence[Any], make: Callable[[Any, list[Any] | None], Any], /) -> Any:
+    """Return the tree with these arrays. `make` returns the object of another JSON value, or raises the error. It gets
+    the objects that this value holds, if that is a list.
     """
 
 class MessageState:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import itertools
 import keyword
 import math
 import sys
@@ -27,10 +26,8 @@ __all__ = ["Only", "flatten", "only_argument", "pruned", "too_large", "unflatten
 _NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 _DEPTH_MAX: Final = 64
 _FIELDS_MAX: Final = 1 << 12  # the most fields of a named tuple, since making its type takes time and memory
-_INT64: Final = 1 << 63
 _X87_MANTISSA: Final = 63
 _X87_NBYTES: Final = 10  # of a long double with that mantissa; in memory, padding follows
-_LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
 
 
 # --- trees as JSON: an array is its index; a string, a float, true, false and null stand for themselves; ["i", number],
@@ -42,20 +39,17 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Return the arrays of a tree, without duplicates, and the tree as a JSON value in which each array is replaced by
     its index. Raises `InvalidArgumentError` if the tree contains an object of an unsupported type.
     """
-    found: Any = _native.flatten(tree, _NBYTES_MAX, _scalar_type())
-    if found is NotImplemented:
-        walk = _Walk()
-        try:
-            found = walk.arrays, walk.node(tree, 0)
-        except XpuShareError as error:
-            raise _at(error, walk.path) from None
-        except MemoryError:
-            raise
-        except Exception as error:  # code of a subclass
-            refused = InvalidArgumentError(f"this container does not hand out its content: {error!r:.200}")
-            raise _at(refused, walk.path) from error
-    arrays, described = found
-    return arrays, described
+    path: list[Any] = []  # the keys that lead to the node of an error, the last one first
+    try:
+        found: tuple[list[Any], Any] = _native.flatten(tree, _NBYTES_MAX, _scalar_type(), _asked, path)
+    except XpuShareError as error:
+        raise _at(error, path[::-1]) from None
+    except MemoryError:
+        raise
+    except Exception as error:  # code of a subclass
+        refused = InvalidArgumentError(f"this container does not hand out its content: {error!r:.200}")
+        raise _at(refused, path[::-1]) from error
+    return found
 
 
 def with_path(error: XpuShareError, described: Any, index: int) -> XpuShareError:
@@ -83,101 +77,61 @@ def _at(error: XpuShareError, path: list[Any]) -> XpuShareError:
     return error
 
 
-class _Walk:
-    """Converts the nodes of a tree to JSON values. A container that occurs several times is converted once, since the
-    number of paths to it may be exponential. Containers are identified by id, so this object keeps each of them alive,
-    even one that a subclass creates on access.
+def _asked(what: str, x: Any, node: Any) -> Any:
+    """Return what native code asks for: the JSON value of a leaf, or of a subclass of a container, for which native
+    code made `node`. Raises `InvalidArgumentError` if a tree cannot have this.
     """
-
-    def __init__(self) -> None:
-        self.arrays: list[Any] = []
-        self._indices: dict[int, int] = {}
-        # For each container: the container, its description, its least bytes, the depth below it.
-        self._known: dict[int, tuple[Any, Any, int, int]] = {}
-        self._scalar = _scalar_type() or ()
-        self._left = _NBYTES_MAX
-        self._deepest = 0
-        self.path: list[Any] = []  # the keys that lead to the node that is converted
-
-    def node(self, x: Any, depth: int) -> Any:
-        kind = type(x)
-        if kind in _LEAVES:
-            return x
-        if kind is int:
-            if not _is_int64(x):
-                raise InvalidArgumentError("the integers of a tree have 64 bits: from -(2**63) to 2**63 - 1")
-            return ["i", x]
-        if not isinstance(x, dict | list | tuple):
-            if isinstance(x, self._scalar):
-                return self._numpy_scalar(x)
-            if kind is complex:
-                return ["c", x.real, x.imag]
-            if kind is bytes:
-                return ["b", self._text_of(x)]
-            if isinstance(x, float | complex | bytes):
-                raise InvalidArgumentError(f"{kind.__name__} is not a leaf of a tree{why_no_array(x)}")
-            index = self._indices.get(id(x))
-            if index is None:
-                index = self._indices[id(x)] = len(self.arrays)
-                self.arrays.append(x)
-            return index
-        held: Any = x
-        _, node, nbytes, below = self._known.get(id(x), (None, None, 2 * len(held), 0))
-        self._left -= nbytes
-        if self._left < 0:
-            raise too_large()
-        if depth + below >= _DEPTH_MAX:
+    match what:
+        case "leaf":
+            return _leaf(x)
+        case "subclass":
+            return _of_subclass(x, node)
+        case "key":
+            raise InvalidArgumentError(f"the keys of a tree are str, or int of 64 bits, not {x!r:.200}")
+        case "deep":
             raise InvalidArgumentError(f"a tree has a depth of {_DEPTH_MAX} at most (or does it contain itself?)")
-        outside, self._deepest = self._deepest, depth + below
-        if node is None:
-            before = self._left
-            node = self._contents(held, kind, depth + 1)
-            self._known[id(x)] = x, node, nbytes + before - self._left, self._deepest - depth
-        self._deepest = max(self._deepest, outside)
-        return node
-
-    def _text_of(self, content: bytes) -> str:
-        self._left -= len(content)
-        if self._left < 0:
+        case _:
             raise too_large()
-        return base64.b64encode(content).decode()
 
-    def _numpy_scalar(self, x: Any) -> Any:
-        described = describe_dtype(x.dtype)
-        return ["s", described, x.dtype.itemsize, self._text_of(_value_bytes(x))]
 
-    def _contents(self, held: Any, kind: Any, depth: int) -> Any:
-        if isinstance(held, dict):
-            keys = list(held.keys())
-            for key in keys:
-                if not _is_key(key):
-                    raise InvalidArgumentError(f"the keys of a tree are str, or int of 64 bits, not {key!r:.200}")
-            values = self._children(keys, held.values(), depth)
-            if not len(set(keys)) == len(keys) == len(values):
-                raise InvalidArgumentError(
-                    f"the keys of this {kind.__name__} repeat, or are not as many as its values ({len(keys)} keys, "
-                    f"{len(set(keys))} different ones, {len(values)} values): make a dict of it"
-                )
-            return ["d", keys, values]
-        elements = self._children((), held, depth)
-        if kind is list or kind is tuple:
-            return ["l" if kind is list else "t", elements]
-        fields: Any = getattr(kind, "_fields", None)
-        if isinstance(held, tuple) and isinstance(fields, tuple):
-            names = list(fields)
-            if len(names) == len(elements) and _are_names([kind.__name__], names):
-                return ["n", kind.__name__, names, elements]
-        base = "tuple" if isinstance(held, tuple) else "list"
-        raise InvalidArgumentError(f"{kind.__name__} is another kind of {base}, which is not rebuilt: share {base}(x)")
+def _leaf(x: Any) -> Any:
+    """Return the JSON value of a number, bytes or a NumPy scalar."""
+    kind = type(x)
+    if kind is int:
+        raise InvalidArgumentError("the integers of a tree have 64 bits: from -(2**63) to 2**63 - 1")
+    if isinstance(x, _scalar_type() or ()):
+        return ["s", describe_dtype(x.dtype), x.dtype.itemsize, _text_of(_value_bytes(x))]
+    if kind is complex:
+        return ["c", x.real, x.imag]
+    if kind is bytes:
+        return ["b", _text_of(x)]
+    raise InvalidArgumentError(f"{kind.__name__} is not a leaf of a tree{why_no_array(x)}")
 
-    def _children(self, keys: Sequence[Any], nodes: Iterable[Any], depth: int) -> list[Any]:
-        """Convert the elements of a container, which have these keys, or else their numbers."""
-        found: list[Any] = []
-        for key, each in zip(itertools.chain(keys, itertools.count()), nodes, strict=False):
-            self.path.append(key)
-            found.append(self.node(each, depth))
-            self.path.pop()  # not after an error, whose place it is
-        return found
+
+def _text_of(content: bytes) -> str:
+    if len(content) > _NBYTES_MAX:
+        raise too_large()
+    return base64.b64encode(content).decode()
+
+
+def _of_subclass(held: Any, node: list[Any]) -> list[Any]:
+    """Return the JSON value of a subclass of dict, or of a named tuple."""
+    kind, elements = type(held), node[-1]
+    if isinstance(held, dict):
+        keys = node[1]
+        if not len(set(keys)) == len(keys) == len(elements):
+            raise InvalidArgumentError(
+                f"the keys of this {kind.__name__} repeat, or are not as many as its values ({len(keys)} keys, "
+                f"{len(set(keys))} different ones, {len(elements)} values): make a dict of it"
+            )
+        return node
+    fields: Any = getattr(kind, "_fields", None)
+    if isinstance(held, tuple) and isinstance(fields, tuple):
+        names = list(fields)
+        if len(names) == len(elements) and _are_names([kind.__name__], names):
+            return ["n", kind.__name__, names, elements]
+    base = "tuple" if isinstance(held, tuple) else "list"
+    raise InvalidArgumentError(f"{kind.__name__} is another kind of {base}, which is not rebuilt: share {base}(x)")
 
 
 def _value_bytes(x: Any) -> bytes:
@@ -189,7 +143,8 @@ def _value_bytes(x: Any) -> bytes:
         return content
     import numpy
 
-    return (numpy.frombuffer(content, "u1") * _used(x.dtype)).tobytes()
+    cleared: bytes = (numpy.frombuffer(content, "u1") * _used(x.dtype)).tobytes()
+    return cleared
 
 
 def _used(dtype: Any) -> Any:
@@ -239,65 +194,36 @@ def unflatten(described: Any, arrays: Sequence[Any], types: Iterable[Any] = ()) 
     `InvalidHandleError` if the value is not a tree, and `InvalidArgumentError` if a class in `types` has other fields
     than the tree's named tuple of that name.
     """
-    made = _Maker(arrays, types)  # checks the types
-    found = _native.unflatten(described, arrays)
-    return made.node(described, 0) if found is NotImplemented else found
+    known = {kind.__name__: kind for kind in map(_checked_type, types)}
+
+    def made(x: Any, elements: list[Any] | None) -> Any:
+        if type(x) is int:
+            raise InvalidHandleError(f"the tree names array {x:.100g} of {len(arrays)}")
+        if elements is None:
+            return _scalar(x)
+        match x:
+            case ["n", name, fields, _]:
+                return _made_named(known, name, fields, elements)
+            case _:
+                raise _no_tree(x)
+
+    return _native.unflatten(described, arrays, made)
 
 
-class _Maker:
-    """Rebuilds the nodes of a tree from JSON values."""
-
-    def __init__(self, arrays: Sequence[Any], types: Iterable[Any]) -> None:
-        self._arrays = arrays
-        self._types = {kind.__name__: kind for kind in map(_checked_type, types)}
-
-    def node(self, x: Any, depth: int) -> Any:
-        kind = type(x)
-        if kind is int:
-            if not 0 <= x < len(self._arrays):
-                raise InvalidHandleError(f"the tree names array {x:.100g} of {len(self._arrays)}")
-            return self._arrays[x]
-        if kind in _LEAVES:
-            return x
-        if kind is list and x:
-            tag: Any = x[0]
-            held: Any = x[-1]
-            if tag == "i" and len(x) == 2 and _is_int64(held):
-                return held
-            if type(tag) is str and tag in ("b", "c", "s"):
-                return _scalar(x)
-            if _is_list(held) and depth < _DEPTH_MAX and type(tag) is str:
-                elements = [self.node(each, depth + 1) for each in held]
-                match tag, len(x):
-                    case "l", 2:
-                        return elements
-                    case "t", 2:
-                        return tuple(elements)
-                    case "n", 4:
-                        return self._named_tuple(x[1], x[2], elements)
-                    case "d", 3:
-                        keys: Any = x[1]
-                        if _is_list(keys) and all(map(_is_key, keys)):
-                            found: dict[Any, Any] = dict(zip(keys, elements, strict=False))
-                            if len(found) == len(keys) == len(elements):
-                                return found
-                    case _:
-                        pass
-        raise _no_tree(x)
-
-    def _named_tuple(self, name: Any, fields: Any, elements: list[Any]) -> Any:
-        names: Any = fields if _is_list(fields) else [None]
-        if not _are_names([name], names) or len(names) != len(elements):
-            raise _no_tree([name, fields])
-        kind = self._types.get(name)
-        if kind is None:
-            try:
-                kind = _named_tuple(name, tuple(names))
-            except (ValueError, SyntaxError):  # for example different spellings of one name
-                raise _no_tree([name, fields]) from None
-        elif kind._fields != tuple(names):
-            raise InvalidArgumentError(f"{kind.__qualname__} of types= has other fields than the tree's: {names}")
-        return kind._make(elements)
+def _made_named(known: dict[str, Any], name: Any, fields: Any, elements: list[Any]) -> Any:
+    """Rebuild a named tuple, whose class may be among `known`."""
+    names: Any = fields if _is_list(fields) else [None]
+    if not _are_names([name], names) or len(names) != len(elements):
+        raise _no_tree([name, fields])
+    kind = known.get(name)
+    if kind is None:
+        try:
+            kind = _named_tuple(name, tuple(names))
+        except (ValueError, SyntaxError):  # for example different spellings of one name
+            raise _no_tree([name, fields]) from None
+    elif kind._fields != tuple(names):
+        raise InvalidArgumentError(f"{kind.__qualname__} of types= has other fields than the tree's: {names}")
+    return kind._make(elements)
 
 
 def _scalar(x: list[Any]) -> Any:
@@ -325,14 +251,6 @@ def _bytes_of(x: list[Any], text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError:
         raise _no_tree(x) from None
-
-
-def _is_int64(x: Any) -> bool:
-    return type(x) is int and -_INT64 <= x < _INT64
-
-
-def _is_key(x: Any) -> bool:
-    return type(x) is str or _is_int64(x)
 
 
 def _is_list(x: Any) -> bool:
