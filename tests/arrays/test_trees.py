@@ -24,6 +24,7 @@ from array_peer import kept_tree, remember, tree_seen
 import xpushare as xs
 from harness import Child, fd_count, new_fds, open_fds
 from xpushare._native import message_elements, message_events
+from xpushare.arrays import containers
 from xpushare.objects.message import content_of
 from xpushare.sharing import node
 
@@ -712,3 +713,11 @@ def test_a_scalar_sends_no_byte_without_a_value() -> None:
                 sent.append(content_of(handle).tree)
                 assert xs.attach(handle)["x"] == element[0]
         assert sent[0] == sent[1]
+
+
+def test_bytes_count_as_long_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their Base64 is longer. The error names the first leaf that is too much."""
+    monkeypatch.setattr(containers, "_NBYTES_MAX", 100)
+    assert containers.flatten([bytes(60), bytes(36)])[0] == []
+    with pytest.raises(xs.InvalidArgumentError, match="at '1': the message of a tree has"):
+        containers.flatten([bytes(60), bytes(37), bytes(1)])

@@ -142,7 +142,9 @@ static PyObject *flat(walk *w, PyObject *x, int depth)
         return flat_array(w, x);
     PyObject *node = ask(w, "leaf", x, Py_None);
     PyObject *last = node && PyList_Check(node) ? PyList_GetItem(node, PyList_Size(node) - 1) : NULL;
-    w->left -= last && PyUnicode_Check(last) ? PyUnicode_GetLength(last) : 0;
+    Py_ssize_t n = last && PyUnicode_Check(last) ? PyUnicode_GetLength(last) : 0;
+    for (w->left -= n / 4 * 3; n && PyUnicode_ReadChar(last, n - 1) == '='; n--)
+        w->left++; /* Base64: each of these stands for one byte less */
     if (node && w->left < 0) {
         Py_DECREF(node);
         node = ask(w, "large", x, Py_None);
