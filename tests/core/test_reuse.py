@@ -38,7 +38,7 @@ class Shared:
 
 def serves_again(address: int, device: str = "native_cpu:0") -> bool:
     """Whether one of the next arrays of that size is the memory from there. They are gone when this returns."""
-    waiting = sum(map(len, reuse._waiting.values()))
+    waiting = sum(map(len, node.current().idle.own(reuse._BySize).waiting.values()))
     arrays = [xs.empty(NBYTES, "uint8", device=device) for _ in range(waiting + 1)]
     found = next((array for array in arrays if array.memory.ptr == address), None)
     return found is not None and content(found) == 7  # new memory, which is zero, may have the address of old memory
@@ -314,28 +314,32 @@ def test_it_goes_by_itself() -> None:
     wait_until(lambda: core.kept_nbytes() < NBYTES)
 
 
+def nothing_idle() -> bool:
+    idle = node.current().idle
+    return not any(idle.own(reuse._BySize).waiting.values()) and not idle.items and idle.total() == 0
+
+
 def test_trim_comes_to_what_a_device_may_still_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
     for _ in range(20):  # whether or not its work has finished by then
         xs.empty(NBYTES, "uint8", device="mock:0").close()
         assert xs.trim() >= NBYTES
-        assert not reuse._waiting
-        assert not reuse._finishing
+        assert nothing_idle()
 
 
 def test_trim_comes_to_what_is_about_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
-    rest, trimmed = reuse.Block.rest, []
+    wait, trimmed = reuse._wait, []
 
     def trims_first(block: reuse.Block) -> None:
-        trimmed.append(reuse.trim())
-        rest(block)
+        trimmed.append(xs.trim())
+        wait(block)
 
-    monkeypatch.setattr(reuse.Block, "rest", trims_first)
+    monkeypatch.setattr(reuse, "_wait", trims_first)
     xs.empty(NBYTES, "uint8", device="mock:0").close()
     wait_until(lambda: trimmed)
     assert trimmed == [NBYTES]
-    wait_until(lambda: not any(reuse._waiting.values()) and not reuse._moving and reuse.nbytes() == 0)
+    wait_until(nothing_idle)
 
 
 def keeps_a_view(handle: bytes) -> None:

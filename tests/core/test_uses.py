@@ -21,9 +21,9 @@ from xpushare.adapters.mock.others import ForeignArray, default_stream
 from xpushare.adapters.mock.script import driver
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.opening import room_of
-from xpushare.core.reuse import _waiting
+from xpushare.core.reuse import waiting
 from xpushare.sharing import node
-from xpushare.sharing.kept import Uses
+from xpushare.sharing.idle import Uses
 
 NBYTES = 1 << 16
 SELECTOR = "native_cpu:*;mock:*"
@@ -97,7 +97,7 @@ def tells_when_it_has_left(path: str) -> None:
 
 
 def kept_nbytes() -> int:
-    return node.current().peers.kept.nbytes
+    return node.current().idle.nbytes
 
 
 def calls_for_many_closes(handles: list[bytes]) -> int:
@@ -269,8 +269,8 @@ def test_our_own_memory_serves_again_when_the_device_has_finished(importer: Chil
     importer.call(closes)
     handle.close()
     array.close()
-    wait_until(lambda: _waiting.get((xs.Device("mock:0"), "device")))
-    [block] = _waiting[xs.Device("mock:0"), "device"]
+    wait_until(lambda: waiting(xs.Device("mock:0"), "device"))
+    [block] = waiting(xs.Device("mock:0"), "device")
     assert not block.free()
     importer.call(finishes_work)
     wait_until(block.free)

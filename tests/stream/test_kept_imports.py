@@ -15,9 +15,9 @@ from harness import Child, kept
 from sampling import sampled
 from xpushare.adapters.mock.others import ForeignArray
 from xpushare.adapters.mock.script import driver
-from xpushare.sharing import kept as keeping
+from xpushare.sharing import idle as keeping
 from xpushare.sharing import node
-from xpushare.sharing.kept import Kept, Room
+from xpushare.sharing.idle import Idle, Room
 
 NBYTES = 1 << 16
 Until = Callable[..., None]
@@ -52,7 +52,7 @@ def attached(handle: str) -> tuple[int, int]:
 
 
 def kept_nbytes() -> int:
-    return node.current().peers.kept.nbytes
+    return node.current().idle.nbytes
 
 
 def threads() -> list[str]:
@@ -167,7 +167,7 @@ def test_it_ends_by_itself(until: Until, monkeypatch: pytest.MonkeyPatch, dies: 
 
 
 def times() -> list[float]:
-    return [item.until for item in node.current().peers.kept.items.values()]
+    return [item.until for item in node.current().idle.items.values()]
 
 
 def test_a_refused_open_renews_nothing(peer: Child) -> None:
@@ -207,7 +207,7 @@ def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
         raise xs.DeviceError("lost")
 
     keeper = Keeper()
-    found = Kept(fail)
+    found = Idle(fail)
     room = Room(lambda: 400, lambda: 0, keeper.look_after)
     assert not Room(fail, fail, keeper.look_after).prepare()
     assert not Room(lambda: 400, fail, lambda _look: False).prepare()
@@ -235,7 +235,7 @@ def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_interrupt_miscounts_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper, found = Keeper(), Kept(lambda: None)
+    keeper, found = Keeper(), Idle(lambda: None)
     room = Room(lambda: 400, lambda: 0, keeper.look_after)
     assert room.prepare()
     keeper.look()
@@ -266,7 +266,7 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
             ended.append(self.number)
 
     free = 0
-    found = Kept(lambda: None)
+    found = Idle(lambda: None)
     keeper = Keeper()
     room, other = Room(lambda: 400, lambda: free, keeper.look_after), Room(lambda: 400, lambda: 0, keeper.look_after)
     assert room.prepare()
@@ -317,7 +317,7 @@ def test_nothing_is_kept_where_that_is_said(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setenv(name, value)
     keeper = Keeper()
     room = Room(lambda: 400, lambda: 0, keeper.look_after)
-    found = Kept(lambda: None)
+    found = Idle(lambda: None)
     assert not room.prepare()
     found.keep(1, b"", 10, room, (), object())
     assert found.nbytes == 0
@@ -330,7 +330,7 @@ def test_the_settings_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(keeping.time, "monotonic", lambda: now)
     keeper = Keeper()
-    room, found = Room(fail_to_say, lambda: 0, keeper.look_after), Kept(lambda: None)
+    room, found = Room(fail_to_say, lambda: 0, keeper.look_after), Idle(lambda: None)
     assert room.prepare()  # the device is not asked
     for number, nbytes in ((1, 31), (2, 20), (3, 10)):
         found.keep(number, b"", nbytes, room, (), object())

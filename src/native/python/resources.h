@@ -35,7 +35,7 @@ typedef struct {
     bool host_accessible, imported, foreign;
     bool owned;                     /* imported, and can be exported from here; may become true */
     bool lent;                      /* used again once this process drops the arrays over it: never shared in place; may become true */
-    bool keepable;                  /* imported, and worth caching for a moment after its end: see sharing/kept.py */
+    bool keepable;                  /* imported, and worth caching for a moment after its end: see sharing/idle.py */
 } xp_allocation;
 
 typedef struct {

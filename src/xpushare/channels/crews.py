@@ -48,6 +48,7 @@ from xpushare.core.pickles import Implicit
 from xpushare.objects.array import memory_over
 from xpushare.sharing import identity, locked_files, naming, node
 from xpushare.sharing.handle import Handle
+from xpushare.sharing.idle import on_trim
 from xpushare.sharing.layout import expect_version
 from xpushare.sharing.locked_files import inode_at, inode_of, open_file, temporary_in
 
@@ -288,13 +289,13 @@ class Crew:
         _all.discard(self)
 
 
-def reap(every: bool = False) -> int:
+def reap(every: bool = False) -> None:
     """End the crews in which this process has no member any more. `every` looks also at those in which it had one when
-    it last looked, since an interrupt may have prevented that a member said that it leaves. Returns 0.
+    it last looked, since an interrupt may have prevented that a member said that it leaves.
     """
     global _look_at
     if holds(_lock):
-        return 0  # within a call that joins, and reaps at its end
+        return  # within a call that joins, and reaps at its end
     with _lock:
         _at_work.clear()
         if every or len(_all) >= _look_at:
@@ -308,10 +309,9 @@ def reap(every: bool = False) -> int:
                         crew.end()
             _loose.discard(crew)
         _look_at = 2 * len(_all) if len(_all) > _FEW else 0
-    return 0
 
 
-memory.on_trim(partial(reap, True))
+on_trim(partial(reap, True))
 
 
 @contextlib.contextmanager

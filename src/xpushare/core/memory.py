@@ -31,6 +31,7 @@ from xpushare.core.opening import OPEN_ERRORS, Openers, give_open, import_own, o
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
+from xpushare.sharing.idle import Cache, on_trim
 from xpushare.sharing.owned import Owned
 from xpushare.sharing.peers import Opener, OpenNative
 from xpushare.sharing.table import Exported, Table
@@ -46,7 +47,6 @@ __all__ = [
     "is_zero",
     "kept_nbytes",
     "never_again",
-    "on_trim",
     "open_",
     "open_all",
     "prepared_by",
@@ -201,14 +201,30 @@ class _Arena:
 _SMALL_NBYTES: Final = 16 << 10
 _ARENA_NBYTES: Final = 256 << 10
 _ALIGNMENT: Final = 256
-_arenas: dict[tuple[Device, UsmKind], _Arena] = {}  # the arenas from which the next small arrays are cut
-_arenas_lock = threading.RLock()  # re-entrant, for signal handlers
+
+
+class _Arenas(Cache):
+    """The arenas from which the next small arrays are cut."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # re-entrant, for signal handlers
+        self.next: dict[tuple[Device, UsmKind], _Arena] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(arena.left() for arena in list(self.next.values()))
+
+    def trim(self) -> int:
+        gone, idle = 0, node.here[0].idle
+        with self.lock:
+            before = idle.freed_nbytes()
+            while self.next:
+                allocation = ref(self.next.popitem()[1].allocation)
+                gone += _ARENA_NBYTES if allocation() is None else 0
+        return gone - (idle.freed_nbytes() - before)  # what another cache took over is counted there
 
 
 def _after_fork() -> None:
-    global _arenas_lock
-    _arenas_lock = threading.RLock()
-    _arenas.clear()  # these are the parent's
     _owning.forget()
     _openers.forget()  # their caches belong to threads of the parent
 
@@ -241,15 +257,16 @@ def allocate(
     if not small or nbytes > _SMALL_NBYTES or not adapter_of(chosen).maps_memfds:
         made = _allocate(kind, nbytes, chosen, table, isolated)
         return Range(made, 0, nbytes, chosen, chosen_context, False, None, None)
-    with _arenas_lock:
-        arena = _arenas.get((chosen, kind))
+    arenas = node.here[0].idle.own(_Arenas)
+    with arenas.lock:
+        arena = arenas.next.get((chosen, kind))
         begin = None if arena is None else arena.take(nbytes)
         while arena is None or begin is None:
-            _arenas.pop((chosen, kind), None)
+            arenas.next.pop((chosen, kind), None)
             arena = None  # first, since the new arena may reuse the memory of the old one
             arena = _Arena(_allocate(kind, _ARENA_NBYTES, chosen, table, False))
             begin = arena.take(nbytes)
-            _arenas[chosen, kind] = arena
+            arenas.next[chosen, kind] = arena
     part = Range(arena.allocation, begin, nbytes, chosen, chosen_context, False, None, None)
     if not is_zero(part):  # a process that opens an array can reach its neighbours
         _native.fill(part.address, b"\0", _aligned(nbytes))
@@ -305,43 +322,17 @@ def kept_nbytes() -> int:
     """Return how many bytes of memory this process caches: freed memory, closed imports, and unused space for small
     arrays.
     """
-    arenas = sum(arena.left() for arena in list(_arenas.values()))
-    return _native.kept_nbytes() + node.current().peers.kept.nbytes + reuse.nbytes() + arenas
+    return node.current().idle.total()
 
 
-def _trim_host() -> int:
-    """Release cached host memory, including unused arenas."""
-    gone = 0
-    with _arenas_lock:
-        before = _native.kept_nbytes()
-        while _arenas:
-            allocation = ref(_arenas.popitem()[1].allocation)
-            gone += _ARENA_NBYTES if allocation() is None else 0
-    return gone - (_native.kept_nbytes() - before) + _native.trim()
-
-
-def _trim_imports() -> int:
-    return node.current().peers.kept.give_up()
-
-
-def _trim_exports() -> int:
-    """Release other libraries' arrays that were kept alive for importers and that no importer uses any more. Returns 0,
-    since only those libraries know when the memory is free.
+@on_trim
+def _trim_exports() -> None:
+    """Release other libraries' arrays that were kept alive for importers and that no importer uses any more. Only those
+    libraries know when the memory is free.
     """
     table = None if node.left() else node.current().table_if_any
     if table is not None:
         table.sweep(everything=True)
-    return 0
-
-
-_trimmers: list[Callable[[], int]] = [_trim_exports, _trim_host, _trim_imports, reuse.trim]
-
-
-def on_trim(function: Callable[[], int]) -> None:
-    """Make `trim` call `function`, which releases its cache and returns the number of released bytes. It is called
-    before the others, which may cache what it releases.
-    """
-    _trimmers.insert(0, function)
 
 
 @operation("trim", raises=())
@@ -353,7 +344,7 @@ def trim() -> int:
     also releases other libraries' arrays that were kept alive for importers, if every importer has closed them and all
     device work on them has finished. They do not count towards the result.
     """
-    return sum(function() for function in _trimmers)
+    return node.current().idle.trim()
 
 
 @operation("memory.slice", raises=(InvalidArgumentError,))

@@ -39,7 +39,7 @@ from xpushare.common.fds import OwnedFd, close_all
 from xpushare.core.resources import Resource
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
-from xpushare.sharing.kept import Room, Uses
+from xpushare.sharing.idle import HOST, Room, Uses
 from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener, OpenNative
 from xpushare.sharing.table import Exported
@@ -139,13 +139,13 @@ def _free_nbytes(device: Device) -> int:
 
 
 @functools.cache
-def room_of(device: Device) -> Room | None:
-    """Return the limits of the cache for closed or freed memory of the device, or None if the device's adapter does not
-    manage such a cache.
+def room_of(device: Device) -> Room:
+    """Return the limits of the device's idle memory. They are the host's for a device whose memory native code looks
+    after.
     """
     look_after, after_work = adapter_of(device).look_after, adapter_of(device).after_work
     if look_after is None:
-        return None
+        return HOST
     uses = None if after_work is None else Uses(partial(after_work, info_of(device)))
     return Room(partial(memory_nbytes, device), partial(_free_nbytes, device), look_after, uses)
 

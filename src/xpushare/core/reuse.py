@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from functools import partial
 from typing import final
 
@@ -12,9 +10,10 @@ from xpushare._native import Exposure
 from xpushare.adapters.base import DriverMemory, UsmKind
 from xpushare.core.opening import room_of
 from xpushare.core.resources import Allocation, End
-from xpushare.sharing.kept import Kept, Room
+from xpushare.sharing import node
+from xpushare.sharing.idle import HOST, Cache, Room
 
-__all__ = ["Block", "allocation_of", "nbytes", "new_block", "take", "trim"]
+__all__ = ["Block", "allocation_of", "new_block", "take", "waiting"]
 
 _MOST = 64  # the most blocks that wait for each device, since each may have a file descriptor
 _ROUGHLY = 4  # a block may be larger than requested by one part in four, and a page
@@ -30,7 +29,7 @@ class Block(Exposure):
 
     __slots__ = ("_waits", "after_work", "device", "driver", "kind", "nbytes", "room", "used")
 
-    def __init__(self, device: Device, driver: DriverMemory, kind: UsmKind, room: Room | None) -> None:
+    def __init__(self, device: Device, driver: DriverMemory, kind: UsmKind, room: Room) -> None:
         self.room = room
         self.after_work = adapter_of(device).after_work
         self.device = device
@@ -41,48 +40,55 @@ class Block(Exposure):
         self._waits = False
 
     def rest(self) -> None:
-        """Make the memory available for the next use. From then on it may be released at any moment."""
+        """Make the memory idle, once the device has finished its work on it. From now on it may be released at any
+        moment.
+        """
         self.used = self._waits = True
-        if self.room is None:
+        idle, end = node.here[0].idle, End(self.give_up)
+        if self.room is HOST:
             self.driver.rest()
+            idle.keep(self, b"", 0, HOST, (), end, 0)
         else:
-            _kept.keep(self, b"", self.nbytes, self.room, (), End(self.give_up))
+            idle.keep(self, b"", self.nbytes, self.room, (), end, 1, self.after_work is None)
 
     def wake(self) -> bool:
         """Start using the memory again. Returns False if it has been released."""
-        if self.room is None:
-            return self.driver.wake()
-        item = _kept.take(self)
+        item = node.here[0].idle.take(self)
+        if item is None:
+            return False
         self._waits = False  # first, since dropping `item` calls `give_up`
-        return item is not None
+        return self.room is not HOST or self.driver.wake()
 
     def give_up(self) -> None:
         """Release the memory unless it is in use again."""
         if self._waits:
             self._waits = False
+            _leaves(self)
             self.driver.release()
 
-    def release(self) -> int:
-        """Release the available memory and return its size in bytes, or 0 if it was released before."""
-        if not self.wake():
-            return 0
-        self.driver.release()
-        return self.nbytes
+    def release(self) -> None:
+        """Release the memory if it is idle."""
+        if self.wake():
+            self.driver.release()
 
 
-_kept = Kept(lambda: None)  # memory of devices; native code keeps that of the host
-_waiting: dict[tuple[Device, UsmKind], list[Block]] = {}  # the newest last
-_finishing: set[Block] = set()  # devices may still be using them
-_moving: set[Block] = set()  # from there to those that wait; `trim` takes them out
-_lock = threading.RLock()  # re-entrant, since a garbage collection anywhere may return a block
+@final
+class _BySize(Cache):
+    """The blocks that arrays can use again. The newest are last. The registry of idle memory counts their bytes."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[Device, UsmKind], list[Block]] = {}
+
+
+def waiting(device: Device, kind: UsmKind) -> list[Block]:
+    """Return the list of the idle blocks of one kind."""
+    return node.here[0].idle.own(_BySize).waiting.setdefault((device, kind), [])
 
 
 def new_block(device: Device, driver: DriverMemory, kind: UsmKind) -> Block | None:
     """Wrap new memory in a block. Returns None if the memory cannot be reused later."""
     room = room_of(device)
-    if not driver.reusable or (room is not None and not room.prepare()):
-        return None
-    return Block(device, driver, kind, room)
+    return Block(device, driver, kind, room) if driver.reusable and room.prepare() else None
 
 
 def allocation_of(block: Block) -> Allocation:
@@ -94,58 +100,49 @@ def allocation_of(block: Block) -> Allocation:
 
 
 def _ended(block: Block) -> None:
-    """Make the block available again, or release its memory if another process may keep access to it forever. Called
-    when no view, capsule, queue or export of this process uses the memory any more.
+    """Make the block idle, or release its memory if another process may keep access to it forever. Called when no view,
+    capsule, queue or export of this process uses the memory any more.
     """
     if block.free() is None:
         block.driver.release()
         return
+    block.rest()
     if block.after_work is None:
         _wait(block)
     else:
-        with _lock:
-            _finishing.add(block)
         block.after_work(info_of(block.device), partial(_finished, block))
 
 
 def _finished(block: Block) -> None:
-    """Make the block available again. Called once the device has finished all work on the block."""
-    with _lock:
-        if block not in _finishing:
-            return
-        _finishing.discard(block)
-        _moving.add(block)
-    _wait(block)
-    with _lock:
-        trimmed = block not in _moving
-        _moving.discard(block)
-    if trimmed and _leaves(_waiting.get((block.device, block.kind), []), block):
-        block.release()
+    """Called once the device has finished all work on the block."""
+    idle = node.here[0].idle
+    with idle.lock:
+        if idle.renew(block):
+            _wait(block)
 
 
 def _wait(block: Block) -> None:
-    block.rest()
+    """Let the next arrays use a block, unless it has been released meanwhile."""
+    idle = node.here[0].idle
     oldest = None
-    with _lock:
-        blocks = _waiting.setdefault((block.device, block.kind), [])
-        blocks.append(block)
-        if len(blocks) > _MOST:
-            oldest = blocks.pop(0)
+    with idle.lock:
+        if block in idle.items:
+            blocks = waiting(block.device, block.kind)
+            blocks.append(block)
+            oldest = blocks.pop(0) if len(blocks) > _MOST else None
     if oldest is not None:
         oldest.release()
 
 
 def take(device: Device, kind: UsmKind, nbytes: int) -> Block | None:
     """Return the newest available block that is large enough but not much larger, or None if there is no such block."""
-    blocks = _waiting.get((device, kind))
-    if not blocks:
-        return None
+    blocks = waiting(device, kind)
     most = nbytes + nbytes // _ROUGHLY + 4096
     for block in reversed(blocks.copy()):
         if not nbytes <= block.nbytes <= most:
             continue
         free = block.free()
-        if free is False or not _leaves(blocks, block):
+        if free is False or not _leaves(block):
             continue
         if free is None:
             block.release()
@@ -154,45 +151,11 @@ def take(device: Device, kind: UsmKind, nbytes: int) -> Block | None:
     return None
 
 
-def _leaves(blocks: list[Block], block: Block) -> bool:
-    """Remove a block. Returns False if another thread has already removed it."""
-    with _lock:
-        try:
+def _leaves(block: Block) -> bool:
+    """Remove a block from those that arrays can use. Returns False if it is not among them."""
+    blocks = waiting(block.device, block.kind)
+    with node.here[0].idle.lock:
+        if block in blocks:
             blocks.remove(block)
-        except ValueError:
-            return False
-    return True
-
-
-def nbytes() -> int:
-    """Return how many bytes of device memory are available for reuse. Reusable memory of the host is counted by native
-    code.
-    """
-    return _kept.nbytes
-
-
-def trim() -> int:
-    """Release available device memory and return its size in bytes. Reusable memory of the host is freed by native
-    code.
-    """
-    with _lock:
-        blocks = [block for each in _waiting.values() for block in each]
-        finishing, moving = list(_finishing), list(_moving.difference(blocks))
-        _waiting.clear()
-        _finishing.clear()
-        _moving.clear()
-    for block in finishing:
-        block.driver.release()
-    gone = sum(block.release() for block in blocks if block.room is not None)
-    return gone + sum(each.nbytes for each in finishing + moving)
-
-
-def _after_fork() -> None:
-    global _kept, _lock
-    _kept, _lock = Kept(lambda: None), threading.RLock()
-    _waiting.clear()  # the memory belongs to the parent
-    _finishing.clear()
-    _moving.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+            return True
+    return False

@@ -57,12 +57,13 @@ class ByName:
 class Node:
     """The sharing state of one process. `current()` returns the state of this process."""
 
-    __slots__ = ("_lock", "allocations", "foreign", "peers", "table_if_any")
+    __slots__ = ("_lock", "allocations", "foreign", "idle", "peers", "table_if_any")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant, for signal handlers
         self.table_if_any: Table | None = None
         self.peers = Peers()
+        self.idle = self.peers.idle
         self.allocations = AddressMap()
         self.foreign = ByName()
 
@@ -102,7 +103,7 @@ def inherited(address: int) -> bool:
 
 def leave(_deadline: float) -> None:
     """Leave all peers at a clean exit, even of a forked child."""
-    here[0].peers.kept.end()
+    here[0].idle.end()
     _native.set_left(True)
     here[0].leave()
 

@@ -29,7 +29,7 @@ from xpushare.common.errors import (
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
-from xpushare.sharing.kept import Kept, Room
+from xpushare.sharing.idle import HOST, Idle, Room
 
 __all__ = ["OpenNative", "Opener", "Peer", "Peers", "Turn"]
 
@@ -39,7 +39,7 @@ _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = _native.CONSTANTS["FDS_AT_ONCE"]  # descriptors fetched at a time: as many as one answer carries
 _RLock: Any = type(threading.RLock())
 _TURNS: Final = 64  # number of turns from which unused ones are searched for
-_RESTING: Final = 64  # mappings: as many as the native part keeps
+_RECENT: Final = 64  # imports of the host's memory that are remembered: as many as can be idle
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -317,13 +317,6 @@ class _Opening(NamedTuple):
     lease: Lease
 
 
-def _drop_oldest(items: dict[Any, Any]) -> None:
-    """Keep the newest `_RESTING` items. Other threads and finalisers may change the dictionary while this runs."""
-    if len(items) > _RESTING:
-        for key in list(items)[:-_RESTING]:
-            items.pop(key, None)
-
-
 class _Asked(NamedTuple):
     """A table entry that this process holds and whose descriptors it has yet to fetch."""
 
@@ -344,7 +337,7 @@ class Peers:
     """
 
     __slots__ = (
-        "_imported", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "imports", "kept", "mapped",
+        "_imported", "_lock", "_peers", "_pidfds", "_together", "_turns", "idle", "imports", "mapped",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -352,11 +345,10 @@ class Peers:
         self.imports: Final = Imports()
         self._peers: dict[bytes, Peer] = self.imports.peers
         self._imported: dict[Hashable, None] = {}  # of the host's memory that was imported before
-        self._resting: dict[Any, tuple[Any, ...]] = {}  # the function that remakes a closed import, and its end
         self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
-        self.kept = Kept(self.sweep)
+        self.idle = Idle(self.sweep)
         self.mapped = _native.AddressMap()  # memory that is open
 
     def _turn(self, key: Hashable) -> Turn:
@@ -485,14 +477,8 @@ class Peers:
 
     def _taken(self, key: Any, room: Room | None) -> Any:
         """Return the closed object that is cached under `key`, open again, or None."""
-        if room is None:
-            rested = self._resting.pop(key, None)
-            if rested is None or not rested[1].wake():
-                return None
-            resting: tuple[Any, ...] = (*rested, True)
-            return self._remember(key, _native.imported(*resting))
-        item = self.kept.take(key)
-        if item is None:
+        item = self.idle.take(key)
+        if item is None or (room is HOST and not item.reopens[1].wake()):
             return None
         again: tuple[Any, ...] = (*item.reopens, item.end, True)
         return self._remember(key, _native.imported(*again), room)
@@ -507,10 +493,10 @@ class Peers:
             resource.uses = room.uses
         if (reopens := resource.reopens) is None:
             pass
-        elif room is None:
+        elif room is HOST:
             if self._comes_again(key):
-                keep = partial(self._rest, key, reopens)
-        elif room.most_nbytes or room.prepare():
+                keep = partial(self._keep, key, 0, HOST, reopens, 0)
+        elif room is not None and (room.most_nbytes or room.prepare()):
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.imports.forget, key, keep)
         self.mapped.add(made)  # first: whoever finds it there may ask for its address
@@ -520,10 +506,15 @@ class Peers:
     def _keep(
         self, key: Any, nbytes: int, room: Room, reopens: tuple[Any, ...], descriptors: int, end: _native.End
     ) -> None:
-        """Cache a closed object, or release it if its exporter is known to be dead."""
+        """Cache a closed object, or release it if its exporter is known to be dead. The mapping holds no lease: the
+        exporter may use the memory for other arrays, and this process does not read the memory until a handle of it is
+        opened.
+        """
         cookie = key[:16]
         if cookie in self._peers:
-            self.kept.keep(key, cookie, nbytes, room, reopens, end, descriptors)
+            if room is HOST:
+                reopens[1].rest()
+            self.idle.keep(key, cookie, nbytes, room, reopens, end, descriptors)
 
     def _comes_again(self, key: Any) -> bool:
         """Return whether the host memory with this key was imported before, so that it is worth keeping mapped. Records
@@ -532,17 +523,10 @@ class Peers:
         if key in self._imported:
             return key[:16] in self._peers and _native.start_warden()
         self._imported[key] = None
-        _drop_oldest(self._imported)
+        if len(self._imported) > _RECENT:
+            for old in list(self._imported)[:-_RECENT]:  # others may change the dictionary while this runs
+                self._imported.pop(old, None)
         return False
-
-    def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
-        """Keep the mapping of a closed import of host memory. The mapping holds no lease: the exporter may use the
-        memory for other arrays, and this process does not read the memory until a handle of it is opened. The warden,
-        this process's native background thread, unmaps the memory after a while.
-        """
-        reopens[1].rest()
-        self._resting[key] = (*reopens, end)
-        _drop_oldest(self._resting)
 
     def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
         """Open several objects. Each element of `wanted` is a tuple that begins with a handle and its opener. Appends
@@ -645,9 +629,7 @@ class Peers:
         peer = peers.get(key[:16]) if len(peers) == 1 else self.known(key[:16])
         if peer is None:
             return None
-        if key in self.kept.items:
-            return self._reopened(peer, fields, key, opener)
-        if key in self._resting and (opened := self._reopened(peer, fields, key, opener)) is not None:
+        if key in self.idle.items and (opened := self._reopened(peer, fields, key, opener)) is not None:
             return opened
         if opener.admit is not None:
             return None
@@ -680,7 +662,6 @@ class Peers:
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
-        kept = self.kept.items
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Handle]]] = {}
         try:
             for index, (handle, opener, *_others) in enumerate(wanted):
@@ -695,7 +676,7 @@ class Peers:
                 opened[index] = self.imports.hold(fields, key)
                 if opened[index] is not None:
                     continue
-                if key in kept or key in self._resting:
+                if key in self.idle.items:
                     opened[index] = self._reopened(peer, fields, key, opener)
                 elif peer.direct and opener.admit is None and opener.maps and not fields.flags & PICKLED:
                     try:
@@ -935,10 +916,7 @@ class Peers:
                     gone.append(peer.cookie)
             self._know()
         for cookie in gone:
-            self.kept.forget(cookie)
-            for key in list(self._resting):
-                if key[:16] == cookie:
-                    self._resting.pop(key, None)
+            self.idle.forget(cookie)
 
     def knows(self, peer: Peer) -> bool:
         """Return whether the peer was alive at the last sweep."""
@@ -953,7 +931,7 @@ class Peers:
         return self.mapped.find(address)
 
     def statistics(self) -> dict[str, int]:
-        return {"peers": len(self._peers), "mapped": len(self.imports.objects()), "kept_nbytes": self.kept.nbytes}
+        return {"peers": len(self._peers), "mapped": len(self.imports.objects()), "kept_nbytes": self.idle.nbytes}
 
     def leave(self) -> None:
         """Leave all exporters, at a clean exit."""

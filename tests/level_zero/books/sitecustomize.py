@@ -45,9 +45,8 @@ def _give_back(_deadline: float) -> None:
         if time.monotonic() > end:
             break
         time.sleep(0.01)
-    reuse = sys.modules.get("xpushare.core.reuse")
-    if reuse:
-        reuse._kept.end()  # memory that would serve later arrays is released, now and from here on
+    here = node.current()
+    here.idle.end()  # memory that would be opened again or serve later arrays is released, now and from here on
     ends = [each for each in gc.get_objects() if isinstance(each, End)]
     for each in ends:
         with suppress(XpuShareError):  # events are given up by leaving; what fails else shows in the books
@@ -59,10 +58,6 @@ def _give_back(_deadline: float) -> None:
     for each in gc.get_objects():
         if isinstance(each, Closable) or (channels and isinstance(each, channels.Channel)):
             each.close()
-    if reuse:
-        reuse.trim()  # what it knows of that memory holds the pages of events, too
-    here = node.current()
-    here.peers.kept.end()
     here.peers._peers.clear()  # the thread that looks after what is kept may hold `peers` a moment longer
     for name in type(here).__slots__:
         delattr(here, name)

@@ -1,8 +1,21 @@
-"""The cache of imports that were closed: they stay mapped for a moment, so that opening them again needs no driver."""
+"""The registry of this process's idle memory: what nobody uses now, but somebody may soon use again.
+
+Each cache has its own list. The registry has what they share: the time after which memory is released, the limit of
+its bytes, `trim`, and a forked child that starts with nothing.
+
+| memory | its list | released by |
+|---|---|---|
+| freed host memory, and host mappings of the next two | `src/engine/kept.c` | the warden |
+| closed imports, whose leases may wait for device work (`Uses`) | `Idle.items` | a device's teardown thread |
+| freed memory of arrays, which device work may still use | `Idle.items`, and by size in `core/reuse.py` | the same |
+| exporters' memory that was imported before | `sharing/peers.py` | needs nothing |
+| the allocations for small arrays | `core/memory.py` | `trim` |
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import resource
 import threading
 import time
@@ -11,19 +24,21 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from itertools import repeat, starmap
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 from weakref import ref
 
+from xpushare import _native
 from xpushare._native import End, Lease
 from xpushare.common import settings
 from xpushare.common.errors import XpuShareError
 
-__all__ = ["Kept", "Room", "Uses"]
+__all__ = ["HOST", "Cache", "Idle", "Room", "Uses", "on_trim"]
 
-SECONDS: Final = 2.0  # seconds for which a closed import is cached by default (`XPUSHARE_KEEP_SECONDS`)
+SECONDS: Final = 2.0  # seconds for which memory of a device is cached by default (`XPUSHARE_KEEP_SECONDS`)
 _MOST: Final = 8192  # mappings: a model's tensors in torch's own allocator are thousands of allocations
 _DESCRIPTORS: Final = 1024
 _log: Final = logging.getLogger("xpushare")
+_HOST_MOST: Final = 64  # as many as the native part keeps
 _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
@@ -90,10 +105,10 @@ class Uses(list[Lease]):
 
 @final
 class Room:
-    """The limits of the cache of closed imports for one device's memory. `nbytes` returns the memory's size, and
-    `free_nbytes` how much of it is free (0 if the driver does not report that). `look_after` (`Adapter.look_after`)
-    makes a thread call the function that releases expired imports. `uses` collects the leases of closed imports that
-    device work may still use. None means that no lease has to wait for such work.
+    """The limits of the idle memory of one device: closed imports and freed memory together. `nbytes` returns the
+    memory's size, and `free_nbytes` how much of it is free (0 if the driver does not report that). `look_after`
+    (`Adapter.look_after`) makes a thread call the function that releases expired memory. `uses` collects the leases of
+    closed imports that device work may still use. None means that no lease has to wait for such work.
     """
 
     def __init__(
@@ -107,17 +122,18 @@ class Room:
         self._nbytes = nbytes
         self.free_nbytes = free_nbytes
         self.look_after = look_after
-        self.seconds = 0.0  # how long imports stay cached
+        self.seconds = 0.0  # how long memory stays cached
         self.most_nbytes = 0
-        self._prepared = False
-        self.looked_after = False  # whether a thread looks after the cached imports
+        self.most = _MOST  # pieces
+        self.prepared = False
+        self.looked_after = False  # whether a thread looks after the cached memory
 
     def prepare(self) -> bool:
-        """Return whether imports of this device can be cached. The first call does the steps that a finaliser must not
+        """Return whether memory of this device can be cached. The first call does the steps that a finaliser must not
         do: read the settings, ask for the memory's size, and start the thread that looks after the cache. If a step
         fails, nothing is cached. Raises `InvalidArgumentError` for invalid settings.
         """
-        if not self._prepared:
+        if not self.prepared:
             self.seconds = settings.seconds("XPUSHARE_KEEP_SECONDS", SECONDS)
             most = settings.nbytes("XPUSHARE_KEEP_BYTES")
             if most is None and self.seconds:
@@ -126,11 +142,38 @@ class Room:
                 except XpuShareError:
                     return False
             if not self.seconds or not most:
-                self._prepared = True
+                self.prepared = True
             elif self.look_after(bool):
                 self.most_nbytes = most
-                self._prepared = True
+                self.prepared = True
         return self.most_nbytes > 0
+
+
+HOST: Final = Room(int, int, bool)
+"""The host's memory, whose time and bytes native code limits. Its pieces count 0 bytes and descriptors here."""
+HOST.seconds, HOST.most_nbytes, HOST.most = math.inf, 1, _HOST_MOST
+HOST.prepared = HOST.looked_after = True
+
+
+class Cache:
+    """A list of idle memory that does not lie in `Idle.items`."""
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def trim(self) -> int:
+        """Release the memory, and return its size in bytes."""
+        return 0
+
+
+C = TypeVar("C", bound=Cache)
+_before: Final[list[Callable[[], object]]] = []
+
+
+def on_trim(function: Callable[[], object]) -> None:
+    """Make `trim` call `function`, which releases what may become idle memory, before the caches are emptied."""
+    _before.insert(0, function)
 
 
 class _Item(NamedTuple):
@@ -155,33 +198,57 @@ class _OfRoom:
 
 
 @final
-class Kept:
-    """The cache of closed imports. A cached import holds no lease, so the exporter regards it as closed. Memory that
-    the exporter frees stays occupied while an import of it is cached. So an import is cached for at most the seconds
-    that its device's `Room` allows. A cached import is released at once if the exporter dies, if the device's free
-    memory falls below the number of cached bytes, or by `give_up`.
+class Idle:
+    """The idle memory of one process. A cached import holds no lease, so the exporter regards it as closed. Memory that
+    the exporter frees stays occupied while an import of it is cached. So memory is cached for at most the seconds
+    that its device's `Room` allows. It is released at once if the exporter dies, if the device's free memory falls
+    below the number of cached bytes, or by `give_up`.
     """
 
     def __init__(self, sweep: Callable[[], object]) -> None:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
-        self._lock = threading.RLock()  # re-entrant, since the garbage collector may close an import while it is held
+        self.lock = threading.RLock()  # re-entrant, since the garbage collector may close an import while it is held
         self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes atomically
         self._of: dict[Room, _OfRoom] = {}
+        self._caches: dict[type[Any], Any] = {}
         self._descriptors = 0  # how many descriptors the cache may use
         self._held = 0  # how many descriptors the cache uses
         self._ended = False
 
+    def own(self, kind: type[C]) -> C:
+        """Return this process's list of that kind."""
+        found: C = self._caches.get(kind) or self._caches.setdefault(kind, kind())
+        return found
+
+    def freed_nbytes(self) -> int:
+        """Return the size of the idle memory that lies in no list of its own."""
+        return _native.kept_nbytes() + self.nbytes
+
+    def total(self) -> int:
+        """Return the size of all idle memory of this process."""
+        nbytes: int = sum(each.nbytes for each in self._caches.copy().values())
+        return nbytes + self.freed_nbytes()
+
+    def trim(self) -> int:
+        """Release all idle memory of this process, and return its size in bytes."""
+        for function in _before:
+            function()
+        gone: int = sum(each.trim() for each in self._caches.copy().values())
+        gone += _native.trim()  # first, since it counts the bytes of the host's pieces in `items`
+        return gone + self.give_up()
+
     def keep(
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End,
-        descriptors: int = 1,
+        descriptors: int = 1, ready: bool = True,
     ) -> None:  # fmt: skip
-        """Cache an import, with the data to open it again, or release the import if the cache is full. Dropping `end`
-        releases the import. `descriptors` is the number of file descriptors that the import holds.
+        """Cache memory, with the data to open it again, or release it if the cache is full. Dropping `end` releases the
+        memory. `descriptors` is the number of file descriptors that the memory holds. Unless it is `ready`, its time
+        begins with `renew`.
         """
-        until = time.monotonic() + room.seconds
+        until = time.monotonic() + room.seconds if ready else math.inf
         item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopens, descriptors))
         dropped: list[_Item | None] = []  # released outside the lock
-        with self._lock:
+        with self.lock:
             if self._ended or nbytes > room.most_nbytes or key in self.items:
                 return
             if not room.looked_after:
@@ -194,12 +261,20 @@ class Kept:
             of.nbytes += nbytes
             self._held += descriptors
             self.items[key] = item  # last, since another import may have taken the room meanwhile
-            while of.keys and of.nbytes > room.most_nbytes:
+            while of.keys and (of.nbytes > room.most_nbytes or len(of.keys) > room.most):
                 dropped.append(self._pop(of.keys.popitem(last=False)[0]))
             while self.items and (len(self.items) > _MOST or self._held > min(_DESCRIPTORS, self._descriptors)):
                 oldest, item = self.items.popitem(last=False)
                 self._leave(oldest, item)
                 dropped.append(item)
+
+    def renew(self, key: Hashable) -> bool:
+        """Begin the time of cached memory anew. Returns False if it has been released."""
+        with self.lock:
+            item = self.items.pop(key, None)
+            if item is not None:
+                self.items[key] = item._replace(until=time.monotonic() + item.room.seconds)
+        return item is not None
 
     def _pop(self, key: Hashable) -> _Item | None:
         """Remove an import from the cache. The caller holds the lock."""
@@ -215,10 +290,10 @@ class Kept:
         self._held -= item.descriptors
 
     def take(self, key: Hashable) -> _Item | None:
-        """Remove and return the import that is cached under `key`, or None."""
+        """Remove and return the memory that is cached under `key`, or None."""
         if key not in self.items:
             return None
-        with self._lock:
+        with self.lock:
             item = self.items.pop(key, None)
             if item is None:
                 return None
@@ -232,8 +307,8 @@ class Kept:
         return [(key, item) for key in list(self.items) if (item := self.items.get(key)) is not None]
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
-        """Release the cached imports that are `wanted`, by default all. Returns their size in bytes."""
-        with self._lock:
+        """Release the cached memory that is `wanted`, by default all. Returns their size in bytes."""
+        with self.lock:
             gone = {key: item for key, item in self._all() if wanted(item)}
             for key in gone:
                 self._pop(key)
@@ -251,14 +326,14 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        with self._lock:
+        with self.lock:
             return sum(of.nbytes for of in self._of.copy().values())
 
     def _counted(self, room: Room) -> int:
         """Recount and return the cached bytes of a device. The running count may be wrong, since an interrupt may have
         come between the removal of an import and the update of the count.
         """
-        with self._lock:
+        with self.lock:
             found = [(key, item.nbytes) for key, item in self._all() if item.room is room]
             of = self._of.setdefault(room, _OfRoom())
             of.keys = OrderedDict((key, None) for key, _nbytes in found)
@@ -283,7 +358,7 @@ class Kept:
             if not self._ended:
                 _log.exception("releasing cached mappings failed")
             self.give_up()
-        with self._lock:
+        with self.lock:
             room.looked_after = False  # first, since the garbage collector may add imports at any moment
             room.looked_after = self._counted(room) > 0
             return room.looked_after
