@@ -17,7 +17,7 @@ import pytest
 
 import harness
 import xpushare as xs
-from harness import Child, kept
+from harness import Child, kept, open_fds
 from xpushare.arrays import changes
 from xpushare.sharing import identity, node
 
@@ -300,6 +300,7 @@ def test_lookup_can_be_interrupted() -> None:
 
 
 def test_lookup_leaves_no_fd(no_fd_leak: None, peer: Child) -> None:  # noqa: ARG001
+    peer.call(publish_many, 20)
     for _ in range(5):
         with pytest.raises(TimeoutError):
             xs.lookup("never", timeout=0.01)
@@ -307,6 +308,10 @@ def test_lookup_leaves_no_fd(no_fd_leak: None, peer: Child) -> None:  # noqa: AR
         xs.lookup("here")
         peer.call(xs.published)
         xs.unpublish("here")
+        found = list(open_fds().values())
+        assert found.count(str(folder())) <= 1, "each call looks at the next few files of the folder"
+    for name in xs.published():
+        peer.call(xs.unpublish, name)
 
 
 def test_what_is_no_handle() -> None:

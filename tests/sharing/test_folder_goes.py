@@ -228,12 +228,13 @@ def test_an_interrupted_attempt_to_make_a_file_again_leaves_nothing(run: Path) -
         one.call(restore_with_interrupts)
 
 
-def test_two_keys_are_told(run: Path) -> None:
+@pytest.mark.parametrize("what", ["folder", "key"])
+def test_two_keys_are_told(run: Path, what: str) -> None:
     """A process that starts between the removal and the next call of an old one makes a key: both say so."""
     with using(run) as old:
-        old.call(publish, "before", 1)
-        old.call(take, "l")
-        shutil.rmtree(run)
+        for value in 0, 1:
+            old.call(publish, "before", value)
+        (run / "key").unlink() if what == "key" else shutil.rmtree(run)
         with using(run) as new:
             new.call(publish, "after", 2)
             assert f"made a new key in {run}" in (text := new.call(said))

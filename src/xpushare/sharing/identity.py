@@ -210,11 +210,8 @@ def folder_in(name: str) -> tuple[Path, bool]:
 
     def make() -> None:
         folder = runtime_dir() / name
-        made = True
         try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            made = False
+            made = _mkdir(folder)
         except OSError as error:
             raise from_os_error(error, f"making {folder}") from error
         check_folder(folder)
@@ -242,11 +239,18 @@ def at_removal(restore: Callable[[], object]) -> None:
     _restorers.append(restore)
 
 
-def _made(path: Path) -> Path:
+def _mkdir(path: Path) -> bool:
+    """Make a folder that only this user can enter. Returns False if there is something at that path."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        pass
+        return False
+    return True
+
+
+def _made(path: Path) -> Path:
+    try:
+        _mkdir(path)
     except OSError as error:
         raise InvalidArgumentError(
             f"cannot make the runtime folder {path}: {error.strerror}; set XPUSHARE_RUNTIME_DIR", native=error.errno
@@ -258,12 +262,8 @@ def _made(path: Path) -> Path:
 def _restore(place: _Place, folder: Path) -> None:
     """Make the folder and its key again if they were removed. The caller holds the lock."""
     global removals
-    made = False
     try:
-        folder.mkdir(mode=0o700)
-        made = True
-    except FileExistsError:
-        pass
+        made = _mkdir(folder)
     except OSError as error:
         raise InvalidArgumentError(
             f"the runtime folder {folder} was removed while this process runs, and cannot be made again: "
@@ -376,10 +376,10 @@ def _choose() -> _Place:
 
 
 def _left_behind(folder: Path) -> list[str]:
-    """Return the ids of the living processes that use a runtime folder that was removed."""
+    """Return the ids of the living processes that use a runtime folder that was removed, or this one, whose key was."""
     places = tuple(f"{each}/" for each in {folder, *_candidates()})
     pids = [pid for pid in os.listdir("/proc") if pid.isdecimal()] if os.path.isdir("/proc") else []
-    return [pid for pid in pids if any(_removed_files(pid, places))]
+    return [pid for pid in pids if any(_files_in(pid, folder, places))]
 
 
 def _tell_left_behind(folder: Path, left: list[str]) -> None:
@@ -393,8 +393,10 @@ def _tell_left_behind(folder: Path, left: list[str]) -> None:
     )
 
 
-def _removed_files(pid: str, places: tuple[str, ...]) -> Iterator[str]:
-    """Yield the removed files in one of the folders that a process of this user has open."""
+def _files_in(pid: str, folder: Path, places: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files that a process of this user has open: in the folder, or removed ones in any of the places. A file
+    from which another process makes the key at the same time does not count.
+    """
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
             return
@@ -403,7 +405,8 @@ def _removed_files(pid: str, places: tuple[str, ...]) -> Iterator[str]:
                 link = os.readlink(f"/proc/{pid}/fd/{fd}")
             except OSError:
                 continue
-            if link.endswith(" (deleted)") and link.startswith(places):
+            where = places if link.endswith(" (deleted)") else f"{folder}/"
+            if link.startswith(where) and not link.startswith(f"{folder}/key"):
                 yield link
     except OSError:  # it has ended, or cannot be looked into
         return
