@@ -423,8 +423,8 @@ def sealing() -> Seal:
 def _make_key(path: Path, key: bytes | None = None) -> bool:
     """Make the file of a key, by default of a new one. Returns False if there is one by now."""
     # Write another file and link it. So everybody sees no file or a whole one, and one of two makers wins.
-    temporary = f"{path}-{os.urandom(8).hex()}"
     try:
+        temporary = f"{path}-{os.urandom(8).hex()}"
         try:
             with own_fd(os.open, temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600) as fd:
                 os.write(fd.number, os.urandom(KEY_NBYTES) if key is None else key)
