@@ -399,15 +399,6 @@ void xp_close_locked(int fd);                  /* `fd` and its locks; as close()
 void xp_life_locks_fork_prepare(void);
 void xp_life_locks_fork_parent(void);
 void xp_life_locks_forked(void); /* a child has none of its parent's locks */
-/* Map an fd of the exporter, after checking it. ESTALE if `*generation` is not as expected once we have the fd.
- * Returns NULL with `error`. */
-char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
-                     uint64_t expected, xp_error *error);
-/* Fetch the exporter's fds of an entry that was read. They certainly belong to this handle. Returns false and leaves
- * nothing behind on failure. */
-bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds);
-/* The same for a mapping of its memfd. Returns NULL and leaves nothing behind on failure. */
-char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e);
 
 /* --- warden.c ----------------------------------------------------------------------------------------------------- */
 void xp_engine_init(void); /* call it first; calling it again does nothing */

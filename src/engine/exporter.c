@@ -1,4 +1,4 @@
-/* Meets exporters. */
+/* Meets exporters, and opens the entries of their tables. */
 #include "exporter.h"
 
 #include <fcntl.h>
@@ -150,4 +150,107 @@ bool xp_meet(const xp_handle *h, const xp_exporter_fds *r, xp_met *met, xp_refus
     if (met->domain == NULL)
         munmap(met->table, XP_TABLE_SIZE);
     return met->domain;
+}
+
+/* --- entries ------------------------------------------------------------------------------------------------------ */
+
+bool xp_exporter_lives(const xp_exporter *x, xp_refusal *why)
+{
+    int pid;
+    bool ended = x->pidfd >= 0 ? xp_pidfd_readable(x->pidfd) : xp_lock_holder(x->domain->fd, XP_LIFE_BYTE, &pid) == 0;
+    return !ended || refuse(why, XP_REFUSED_EXPORTER_ENDED, 0, NULL);
+}
+
+static bool in_time(const xp_exporter *x, const xp_handle *h, xp_refusal *why)
+{
+    bool pickled = h->flags & XP_ENTRY_PICKLED;
+    bool known = pickled && h->entry < XP_ENTRIES && x->domain && !xp_domain_wrong(x->domain);
+    uint64_t renewed = known ? xp_renewed(x->domain, h->entry) : 0;
+    return !xp_overdue(x->table, h, renewed, known && !xp_opens_left(x->domain, h->entry)) ||
+           refuse_number(why, XP_REFUSED_ENTRY_ENDED, pickled ? XP_REASON_PICKLE : XP_REASON_TTL);
+}
+
+bool xp_entry_stands(const xp_exporter *x, const xp_handle *h, xp_refusal *why)
+{
+    uint32_t reason;
+    switch (xp_entry_state(x->table, h, &reason)) {
+    case XP_LIVE:
+        return in_time(x, h, why);
+    case XP_NO_ENTRY:
+        return refuse(why, XP_REFUSED_ENTRY_NONE, 0, NULL);
+    default:
+        return refuse_number(why, XP_REFUSED_ENTRY_ENDED, reason);
+    }
+}
+
+bool xp_find_entry(const xp_exporter *x, const xp_handle *h, xp_entry *e, xp_refusal *why)
+{
+    if (xp_read_entry(x->table, h, e) == XP_LIVE)
+        return in_time(x, h, why);
+    return xp_entry_stands(x, h, why) && refuse(why, XP_REFUSED_ENTRY_UNFIT, 0, NULL);
+}
+
+static bool fetch(const xp_exporter *x, int theirs, int *fd, xp_refusal *why)
+{
+    if (get(x->pidfd, theirs, XP_REFUSED_FD_FREED, fd, why))
+        return true;
+    if (why->code == XP_REFUSED_FD_FREED && (why->error == ESRCH || xp_pidfd_readable(x->pidfd)))
+        why->code = XP_REFUSED_EXPORTER_ENDED;
+    return false;
+}
+
+bool xp_fd_belongs(const xp_exporter *x, const xp_handle *h, const xp_entry *e, int fd, xp_refusal *why)
+{
+    struct stat found;
+    if (!xp_entry_stands(x, h, why))
+        return false;
+    if (e->inode && fstat(fd, &found) < 0)
+        return refuse(why, XP_REFUSED_OBJECT_UNREAD, errno, "fstat");
+    return !e->inode || found.st_ino == e->inode || refuse(why, XP_REFUSED_FD_OTHER, 0, NULL);
+}
+
+bool xp_fetch_fds(const xp_exporter *x, const xp_handle *h, const xp_entry *e, int *fds, xp_refusal *why)
+{
+    uint32_t got = 0;
+    while (got < e->fd_count && fetch(x, e->fds[got], &fds[got], why))
+        got++;
+    if (got == e->fd_count && (got == 0 || xp_fd_belongs(x, h, e, fds[0], why)))
+        return true;
+    while (got)
+        xp_close_received(fds[--got]);
+    return false;
+}
+
+static void refuse_memory(xp_refusal *why, const xp_entry *e, const xp_error *error)
+{
+    bool failed = error->code || error->what == NULL;
+    *why = (xp_refusal){failed ? XP_REFUSED_MEMORY_FAILED : XP_REFUSED_MEMORY_UNFIT, error->code, error->what,
+                        e->exposed_nbytes};
+}
+
+char *xp_map_fetched(const xp_entry *e, int fd, xp_refusal *why)
+{
+    xp_memfd wanted = {.inode = e->inode, .nbytes = e->exposed_nbytes};
+    xp_error error;
+    char *base = xp_map_memfd(fd, &wanted, !(e->flags & XP_ENTRY_READ_ONLY), NULL, &error);
+    if (base == NULL)
+        refuse_memory(why, e, &error);
+    return base;
+}
+
+char *xp_fetch_mapping(const xp_exporter *x, const xp_handle *h, const xp_entry *e, xp_refusal *why)
+{
+    int fd;
+    if (!fetch(x, e->fds[0], &fd, why)) {
+        if (why->code == XP_REFUSED_CALL_FAILED)
+            refuse_memory(why, e, &(xp_error){why->error, why->what});
+        return NULL;
+    }
+    char *base = xp_entry_stands(x, h, why) ? xp_map_fetched(e, fd, why) : NULL;
+    xp_close_received(fd);
+    if (base && !xp_entry_stands(x, h, why)) {
+        munmap(base, e->exposed_nbytes);
+        base = NULL;
+    }
+    return base;
 }

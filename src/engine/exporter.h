@@ -21,7 +21,18 @@
     X(TABLE_VERSION)   /* the table has version `detail` */                                                           \
     X(COMMONS_OTHER)   /* the commons is not the one that the table names */                                          \
     X(COMMONS_VERSION) /* the commons has version `detail` */                                                         \
-    X(COMMONS_FULL)    /* there is no room for another member */
+    X(COMMONS_FULL)    /* there is no room for another member */                                                      \
+    X(EXPORTER_ENDED)  /* An exporter that was met has ended. */                                                      \
+    X(ENTRY_NONE)      /* No table has the handle's entry; */                                                         \
+    X(ENTRY_ENDED)     /* or the export has ended, for reason `detail`; */                                            \
+    X(ENTRY_UNFIT)     /* or the entry does not fit the handle. */                                                    \
+    X(NOT_DIRECT)      /* Another route than pidfd_getfd has to bring the descriptors: the exporter was met by one, */ \
+    X(ON_DEMAND)       /* or it makes them on demand. */                                                              \
+    X(FD_FREED)        /* The exporter has closed a descriptor of the object, */                                      \
+    X(FD_OTHER)        /* or it is another file now. */                                                               \
+    X(OBJECT_UNREAD)   /* `what` failed here with `error`: a call that looks at a descriptor of the object, */        \
+    X(MEMORY_FAILED)   /* or one that maps the object's `detail` bytes */                                             \
+    X(MEMORY_UNFIT)    /* `what` is wrong with the memfd of the object's `detail` bytes */
 
 typedef enum {
     XP_NOT_REFUSED,
@@ -54,5 +65,26 @@ bool xp_fetch_exporter_fds(const xp_handle *h, xp_exporter_fds *r, xp_refusal *w
  * never the others. Blocks. */
 bool xp_meet(const xp_handle *h, const xp_exporter_fds *r, xp_met *met, xp_refusal *why);
 void xp_close_exporter_fds(xp_exporter_fds *r);
+
+/* An exporter that was met, as its entries are opened. */
+typedef struct {
+    const char *table;  /* mapped */
+    xp_domain *domain;  /* or NULL: that a pickle was passed on is then not known */
+    int pidfd;          /* or -1 */
+} xp_exporter;
+
+bool xp_exporter_lives(const xp_exporter *x, xp_refusal *why);
+/* Whether a handle's export has not ended: the cheap half of `xp_find_entry`, to be made after it. */
+bool xp_entry_stands(const xp_exporter *x, const xp_handle *h, xp_refusal *why);
+/* Copy the entry of a handle, which it fits. */
+bool xp_find_entry(const xp_exporter *x, const xp_handle *h, xp_entry *e, xp_refusal *why);
+/* Fetch the exporter's fds of an entry by pidfd_getfd. They certainly belong to this handle. Blocks. */
+bool xp_fetch_fds(const xp_exporter *x, const xp_handle *h, const xp_entry *e, int *fds, xp_refusal *why);
+/* The same for a mapping of its memfd. NULL: refused. */
+char *xp_fetch_mapping(const xp_exporter *x, const xp_handle *h, const xp_entry *e, xp_refusal *why);
+/* Whether fds of an entry that some route has brought belong to this handle. `fd`: the first of them. */
+bool xp_fd_belongs(const xp_exporter *x, const xp_handle *h, const xp_entry *e, int fd, xp_refusal *why);
+/* Map a memfd that belongs to the handle. NULL: refused. Blocks. */
+char *xp_map_fetched(const xp_entry *e, int fd, xp_refusal *why);
 
 #endif

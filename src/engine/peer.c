@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -185,58 +184,4 @@ int xp_close_received(int fd)
 int xp_pidfd_getfd(int pidfd, int fd)
 {
     return xp_above_stdio((int)syscall(SYS_pidfd_getfd, pidfd, fd, 0), xp_close_received); /* close-on-exec by itself */
-}
-
-char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
-                     uint64_t expected, xp_error *error)
-{
-    char *base = NULL;
-    struct stat found;
-    int got = xp_pidfd_getfd(pidfd, fd);
-    if (got < 0) {
-        xp_failed(error, errno, "pidfd_getfd");
-        return NULL;
-    }
-    if (XP_LOAD(generation) != expected)
-        xp_failed(error, ESTALE, "pidfd_getfd");
-    else
-        base = xp_map_memfd(got, wanted, writable, &found, error);
-    if (base)
-        close_file(got, &found);
-    else
-        xp_close_received(got);
-    return base;
-}
-
-static bool live(const char *base, const xp_handle *h)
-{
-    return XP_LOAD(&xp_entry_at(base, h->entry)->generation) == h->generation;
-}
-
-bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds)
-{
-    uint32_t got = 0;
-    struct stat found;
-    while (got < e->fd_count && (fds[got] = xp_pidfd_getfd(pidfd, e->fds[got])) >= 0)
-        got++;
-    if (got == e->fd_count && live(base, h) &&
-        (got ? !e->inode || (fstat(fds[0], &found) == 0 && found.st_ino == e->inode) : !xp_pidfd_readable(pidfd)))
-        return true;
-    while (got)
-        xp_close_received(fds[--got]);
-    return false;
-}
-
-char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e)
-{
-    xp_memfd wanted = {.inode = e->inode, .nbytes = e->exposed_nbytes};
-    const uint64_t *generation = &xp_entry_at(base, h->entry)->generation;
-    xp_error ignored;
-    char *mapped = xp_fetch_memfd(pidfd, e->fds[0], &wanted, !(e->flags & XP_ENTRY_READ_ONLY), generation,
-                                  h->generation, &ignored);
-    if (mapped && !live(base, h)) {
-        munmap(mapped, wanted.nbytes);
-        mapped = NULL;
-    }
-    return mapped;
 }

@@ -96,8 +96,9 @@ class OwnedFd:
         """Close the descriptor, unless it was taken in the block. An interrupt cannot prevent this."""
 
 class Refusal(tuple[int, int, str, int]):
-    """Why an exporter could not be reached. `code` is one of the constants REFUSED_…. `errno` is that of the system
-    call that failed, or 0. `what` is that call, or what is wrong. `detail` is the number that does not fit.
+    """Why an exporter or an export could not be opened. `code` is one of the constants REFUSED_…. `errno` is that of
+    the system call that failed, or 0. `what` is that call, or what is wrong. `detail` is the number that does not fit,
+    or the reason.
     """
 
     @property
@@ -314,14 +315,6 @@ class Mapping:
         `inode` (0 accepts any).
         """
 
-    @classmethod
-    def fetched(
-        cls, pidfd: int, fd: int, inode: int, nbytes: int, writable: bool, address: int, generation: int, /
-    ) -> Mapping:
-        """Fetch a peer's memfd by pidfd_getfd(2), and map it as `imported` does, in one call. Raises OSError(ESTALE)
-        unless the word at `address` equals `generation` afterwards.
-        """
-
     def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
         """Cache the mapping, and its fd if it has one, for reuse. Nothing may use the mapping any more.
 
@@ -488,34 +481,48 @@ def fields_of(handle: Handle, /) -> Fields: ...
 
 class PeerTable:
     """The base of `Peer`: an exporter's mapped table of exports, with methods that open an export in one call. It does
-    not own the pidfd, which is -1 if there is none.
+    not own the pidfd, whose number is -1 if there is none. `direct` says that pidfd_getfd(2) works.
+
+    If a call is refused, it leaves nothing open, and returns the reason.
     """
 
-    def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
-    def ended(self, fields: Fields, /) -> int | None:
-        """Return None while the handle's entry is live, otherwise the number of the reason why the export ended. It is
-        one of the constants REASON_…, unless the peer has written another number. Raises ValueError if no table has an
-        entry with the handle's number.
-        """
+    direct: Final[bool]
+    pidfd_number: Final[int]
+
+    def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int, direct: bool) -> Self: ...
+    def ended(self, fields: Fields, /) -> Refusal | None:
+        """Return None while the handle's entry is live, otherwise the reason. The exporter may have died."""
 
     def stands(self, fields: Fields, /) -> bool:
         """Return whether the handle's entry is still live. This ignores the deadline of the export, which may have
         passed.
         """
 
-    def copy(self, fields: Fields, /) -> bytes | None:
-        """Return a copy of the handle's entry, checked against the handle. Return None unless the entry is live and
-        fits the handle.
+    def find(self, fields: Fields, /) -> tuple[int, int, int, int] | Refusal:
+        """Check the handle's entry. Returns the number of the export's form, the number of its device in the table, how
+        many descriptors it has, and the size of the whole object.
         """
 
+    def hold(self, fields: Fields, /) -> tuple[Lease, int] | Refusal:
+        """Check the handle's entry and that the exporter is alive, and take a lease of the entry. Returns the lease and
+        the entry's slot.
+
+        If the export can be opened only a limited number of times, the lease takes one of them (see `Lease.spend`).
+        Raises InvalidArgumentError if this process is no member of the commons any more.
+        """
+
+    def fetch(self, fields: Fields, /) -> list[OwnedFd] | Refusal:
+        """Fetch the descriptors of the handle's entry by pidfd_getfd(2)."""
+
     def open(
-        self, fields: Fields, mapped: bool, /
-    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | None:
-        """Open an export: check its entry, take a lease of the entry, and fetch the export's descriptors.
+        self, fields: Fields, maps: bool, fds: list[OwnedFd] = ..., /
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | Refusal:
+        """Open an export: take a lease of its entry as `hold` does, and fetch the export's descriptors by
+        pidfd_getfd(2), unless another route has brought `fds`.
 
         Returns a tuple of:
 
-        - the mapping of the memfd, or None if the export is not a memfd or `mapped` is false
+        - the mapping of the memfd, or None if the export is not a memfd or `maps` is false
         - the lease
         - `nbytes` and `exposed_nbytes` of the whole object
         - the payload
@@ -523,15 +530,6 @@ class PeerTable:
         - the offset of the object in the memory of the descriptors
         - whether the export is read-only
         - the number of the export's form
-
-        Returns None, and leaves nothing open, if the exporter is dead, if the entry is not live, if the export can be
-        opened only a limited number of times, or if the descriptors cannot be fetched. The caller then opens the export
-        step by step, to find the reason.
-        """
-
-    def hold(self, fields: Fields, /) -> tuple[Lease, int] | None:
-        """Check a handle's entry and take a lease of it. Returns the lease and the entry's slot, or None as `open`
-        does.
         """
 
 @final
@@ -558,7 +556,7 @@ class Imports:
 
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
         """Return the object that is open under the key, and a lease of its entry. Return None if no object is open
-        under the key, or if `PeerTable.open` would return None.
+        under the key, or if `PeerTable.hold` would refuse it.
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
@@ -1343,6 +1341,11 @@ class Lease:
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
     def end(self) -> None:
         """End the lease now, even if the object is still referenced. Only the first call has an effect."""
+
+    def spend(self) -> None:
+        """Use up the open that the lease has taken of an export with a limited number of them. Without this call, the
+        lease gives it back when it ends.
+        """
     @property
     def peer(self) -> Any: ...
 

@@ -20,7 +20,8 @@ from xpushare._native import Exported
 from xpushare.adapters.base import Export, Form, Import
 from xpushare.common import system
 from xpushare.conformance.samples import samples
-from xpushare.sharing import node
+from xpushare.sharing import node, routes
+from xpushare.sharing.handle import fields_of
 from xpushare.sharing.owned import Owned
 
 MANY = 300  # descriptors of one export: more than a packet of the socket carries
@@ -284,5 +285,5 @@ def test_many_descriptors_are_handed_on(peer: Child) -> None:
 def first_bytes(raw: bytes) -> list[int]:
     here, handle = node.current(), xs.ipc.Handle(raw)
     peer = here.peers.peer(handle)
-    fds = peer.fetch(handle, peer.entry(handle))
+    [fds] = routes.fetch(peer, [routes.Wanted(handle, peer.find(fields_of(handle))[2])])
     return [os.pread(fd.number, 1, 0)[0] for fd in fds]

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from peering import nothing_left
 
 import xpushare as xs
 from harness import Child, HarnessError, kept
-from xpushare._native import Exported, OwnTable, Seal, Span, message_elements, message_events, message_memory
+from xpushare._native import STRUCTS, Exported, OwnTable, Seal, Span, message_elements, message_events, message_memory
 from xpushare.adapters.base import Export, Form, OnDemand
 from xpushare.adapters.host.memory import HostMemory
 from xpushare.adapters.mock.others import MockStream, default_stream
@@ -27,7 +28,6 @@ from xpushare.core.ordering import current_work
 from xpushare.objects.array import covered_by, view_of
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
-from xpushare.sharing.peers import Entry
 
 
 def shared(name: str) -> bytes:
@@ -54,10 +54,11 @@ def exports() -> int:
     return count
 
 
-def entry_of(handle: xs.ArrayHandle) -> Entry:
+def entry_of(handle: xs.ArrayHandle) -> Any:
     table = node.current().table()
     found = Span(table._entry_address(fields_of(handle.handle).entry), layout.ENTRY_NBYTES, True, table)
-    return Entry._make(layout.ENTRY.unpack(bytes(memoryview(found))))
+    names = (field for field in STRUCTS["entry"] if field != "since")
+    return SimpleNamespace(**dict(zip(names, layout.ENTRY.unpack(bytes(memoryview(found))), strict=True)))
 
 
 def expect_of(handle: xs.ArrayHandle, array: xs.SharedArray) -> None:
@@ -117,12 +118,8 @@ def test_the_first_share_of_an_allocation() -> None:
                 assert (entry.generation, entry.nonce, entry.kind) == (fields.generation, fields.nonce, fields.kind)
                 assert (entry.object, fields.object) == (covered.allocation.serial, covered.allocation.serial)
                 assert (entry.nbytes, entry.exposed_nbytes) == (covered.allocation.nbytes, fields.exposed_nbytes)
-                assert (entry.flags & ~layout.ENTRY_FORM, entry.form, entry.offset, entry.fd_count) == (
-                    0,
-                    Form.MEMFD,
-                    0,
-                    1,
-                )
+                form = Form.MEMFD << layout.ENTRY_FORM_BIT
+                assert (entry.flags, entry.offset, entry.fd_count) == (form, 0, 1)
                 assert os.fstat(layout.FDS.unpack(entry.fds)[0]).st_ino == entry.inode
                 assert prepared is not None
         assert covered.allocation.prepared is prepared

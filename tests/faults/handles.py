@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from faults.planting import mutant, nothing, set_, the_long_way, wrap
+from faults.planting import mutant, nothing, set_, wrap
 from xpushare.sharing import layout
 from xpushare.sharing.handle import fields_of
 
@@ -106,10 +106,23 @@ def kind_ignored() -> None:
 
 @mutant("the generation is not compared", "3.3g", "3.3h")
 def generation_ignored() -> None:
+    from xpushare._native import CONSTANTS, Refusal
     from xpushare.sharing.peers import Peer
 
-    set_(Peer, "expect_exported", nothing)
-    the_long_way()
+    ended = CONSTANTS["REFUSED_ENTRY_ENDED"]
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            found = original(*arguments)
+            if isinstance(found, Refusal) and found.code == ended:
+                return Refusal((CONSTANTS["REFUSED_ENTRY_UNFIT"], 0, "", 0))
+            return found
+
+        return call
+
+    for name in ("open", "hold", "find"):
+        set_(Peer, name, make(getattr(Peer, name)))
+    set_(Peer, "ended", nothing)
 
 
 @mutant("an open from the cache does not ask the exporter", "3.3g", "3.3i")
@@ -117,30 +130,27 @@ def cache_not_rechecked() -> None:
     from xpushare.sharing.peers import Peers
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def open_by_steps(self: Any, handle: Any, key: Any, opener: Any) -> Any:
+        def open_(self: Any, handle: Any, key: Any, opener: Any, met: Any) -> Any:
             found = self.imports.get(key)
-            if found is not None:
-                return found, None
-            return original(self, handle, key, opener)
-
-        return open_by_steps
-
-    wrap(Peers, "_open_by_steps", make)
-    the_long_way()
-
-
-@mutant("the short way to open again does not ask the exporter", "3.3g", "3.3i")
-def reopen_not_rechecked() -> None:
-    from xpushare.sharing.peers import Peers
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def open_(self: Any, key: Any, fields: Any, opener: Any) -> Any:
-            found = self.imports.get(key)
-            return original(self, key, fields, opener) if found is None else (found, None)
+            return original(self, handle, key, opener, met) if found is None else (found, None)
 
         return open_
 
     wrap(Peers, "_open", make)
+
+
+@mutant("what is found open is not held at the exporter", "3.3g", "3.3i")
+def reopen_not_rechecked() -> None:
+    from xpushare.sharing.peers import Peers
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def import_(self: Any, peer: Any, handle: Any, key: Any, opener: Any) -> Any:
+            found = self.imports.get(key)
+            return original(self, peer, handle, key, opener) if found is None else (found, None)
+
+        return import_
+
+    wrap(Peers, "_import", make)
 
 
 @mutant("a handle's sizes are not compared with the exporter's", "3.3k")
@@ -311,8 +321,18 @@ def dead_exporter_accepted() -> None:
         def __getattr__(self, name: str) -> Any:
             return (lambda _pidfds: []) if name == "dead" else getattr(_native, name)
 
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def import_(self: Any, peer: Any, handle: Any, key: Any, opener: Any) -> Any:
+            fields, found = fields_of(handle), self.imports.get(key)
+            if found is None or peer.ended(fields) is not None:
+                return original(self, peer, handle, key, opener)
+            return found, _native.Lease(peer.domain, fields.entry, peer)
+
+        return import_
+
     set_(peers, "_native", Immortal())
     set_(peers.Peer, "alive", lambda _self: True)
+    wrap(peers.Peers, "_import", make)
 
 
 @mutant("a failed open leaves an fd behind", "3.8a")

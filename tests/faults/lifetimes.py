@@ -6,38 +6,37 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from faults.planting import mutant, nothing, set_, the_long_way, wrap
+from faults.planting import mutant, nothing, set_, wrap
 
 
 @mutant("a read-only import gives writable views and mappings", "3.11a", "3.11b")
 def read_only_writable() -> None:
     from xpushare.core import memory
-    from xpushare.sharing import layout, peers
 
     original = memory.open_
     set_(memory, "open_", lambda *args, **options: original(*args, **options).replace(read_only=False))
-    entry = peers.Peer.entry
-
-    def writable(self: Any, handle: Any) -> Any:
-        found = entry(self, handle)
-        return found._replace(flags=found.flags & ~layout.ENTRY_READ_ONLY)
-
-    set_(peers.Peer, "entry", writable)
-    the_long_way()
+    read_only_mapped_writable()
 
 
 @mutant("a read-only import is mapped writable", "3.11b")
 def read_only_mapped_writable() -> None:
-    from xpushare.sharing import layout, peers
+    import ctypes
 
-    entry = peers.Peer.entry
+    from xpushare.sharing.peers import Peer
 
-    def writable(self: Any, handle: Any) -> Any:
-        found = entry(self, handle)
-        return found._replace(flags=found.flags & ~layout.ENTRY_READ_ONLY)
+    mprotect = ctypes.CDLL(None).mprotect
+    mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
-    set_(peers.Peer, "entry", writable)
-    the_long_way()
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(*arguments: Any) -> Any:
+            what, lease = original(*arguments)
+            if what.mapping is not None:
+                assert mprotect(what.mapping.address, what.mapping.nbytes, 3) == 0  # PROT_READ | PROT_WRITE
+            return what._replace(read_only=False), lease
+
+        return opened
+
+    wrap(Peer, "opened", make)
 
 
 @mutant("close unmaps under views", "2.10")
@@ -125,7 +124,6 @@ def import_never_released() -> None:
         return open_
 
     wrap(Peers, "_open", make)
-    wrap(Peers, "_open_by_steps", make)
     wrap(Peers, "open_slot", make)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["MUTANTS", "TOOLS", "Mutant", "Part", "mutant", "nothing", "set_", "the_long_way", "wrap"]
+__all__ = ["MUTANTS", "TOOLS", "Mutant", "Part", "mutant", "nothing", "set_", "wrap"]
 
 Part = Literal["", "HostQueue", "HostRange"]
 
@@ -49,13 +49,6 @@ def set_(owner: Any, name: str, value: object) -> None:
     """Replace `owner.name`, which must be there: a fault that meets nothing proves nothing."""
     assert hasattr(owner, name), f"{owner} has no {name} any more: mend this mutant"
     setattr(owner, name, value)
-
-
-def the_long_way() -> None:
-    """Open nothing by the short cuts, which ask the exporter by themselves."""
-    from xpushare.sharing.peers import Peers
-
-    set_(Peers, "_open", lambda _self, _key, _fields, _opener: None)
 
 
 def nothing(*_arguments: object, **_options: object) -> None:

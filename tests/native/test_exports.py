@@ -116,11 +116,11 @@ def test_an_export_is_an_entry_and_the_handle_that_fits_it(table, exporter):
     assert table.word(new, "generation") == new.generation
     assert (table.word(new, "flags"), table.word(new, "slot")) == (8 | READ_ONLY, 3)
     pidfd = os.pidfd_open(os.getpid())
-    peer = n.PeerTable(table.mapping, exporter.domain, pidfd)
+    peer = n.PeerTable(table.mapping, exporter.domain, pidfd, True)
     assert peer.open(fields, True)
     assert not table.own.end(new, FREED)
-    assert peer.open(fields, True) is None
-    assert peer.ended(fields) == FREED
+    for refusal in (peer.open(fields, True), peer.ended(fields)):
+        assert (refusal.code, refusal.detail) == (n.CONSTANTS["REFUSED_ENTRY_ENDED"], FREED)
     os.close(pidfd)
 
 

@@ -1,19 +1,23 @@
-"""Fields, and what PeerTable.open opens and what it leaves to others."""
+"""Fields, and what PeerTable opens and refuses."""
 
 import ctypes
+import errno
 import fcntl
 import os
+import resource
 import struct
 
 import pytest
 from native_peer import AT, n
 
+from xpushare.common.errors import InvalidArgumentError
 from xpushare.sharing.handle import FIELDS
 
 SIZE = 8192
 ENTRY = 7
 NONCE = bytes(range(16))
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+OPENS = n.CONSTANTS["REASON_OPENS"]
 HANDLE = struct.Struct("<" + "".join(code for _name, code in FIELDS) + "32s")
 GOOD = {"kind": 1, "entry": ENTRY, "generation": 5, "nonce": NONCE, "object": 9, "offset": 16, "nbytes": 100}
 
@@ -65,7 +69,7 @@ class Table:
         self.fd = memfd()
         self.pidfd = os.pidfd_open(os.getpid())
         self.domain = domain
-        self.table = n.PeerTable(self.mapping, domain, self.pidfd)
+        self.table = n.PeerTable(self.mapping, domain, self.pidfd, True)
         self.set(generation=5, kind=1, flags=8, object=9, nbytes=5000, exposed_nbytes=SIZE, fd_count=1, fds=self.fd,
                  inode=os.fstat(self.fd).st_ino, nonce=NONCE)  # fmt: skip
 
@@ -79,13 +83,29 @@ class Table:
     def held(self):
         return n.load64(self.domain.address + AT["commons.holders"] + ENTRY * AT["holders.size"])
 
-    def refuses(self, asked=None):
-        fds = sorted(os.listdir("/proc/self/fd"))
-        before = self.held()
-        assert self.table.open(asked or fields(), True) is None
-        assert self.held() == before
-        assert sorted(os.listdir("/proc/self/fd")) == fds
+    def opens_left(self):
+        return self.domain.opens_left(ENTRY)
+
+    def refuses(self, code, asked=None, detail=0, error=0):
+        before = self.held(), self.opens_left(), sorted(os.listdir("/proc/self/fd")), mappings()
+        refusal = self.table.open(asked or fields(), True)
+        assert why(refusal) == code
+        assert (refusal.detail, refusal.errno) == (detail, error)
+        del refusal
+        assert (self.held(), self.opens_left(), sorted(os.listdir("/proc/self/fd")), mappings()) == before
         return True
+
+
+def mappings():
+    with open("/proc/self/maps") as maps:
+        return [line for line in maps if "/memfd:xpushare" in line]
+
+
+def why(refusal):
+    """The code of a refusal, without its prefix."""
+    assert isinstance(refusal, n.Refusal), refusal
+    [name] = [name for name, code in n.CONSTANTS.items() if name.startswith("REFUSED_") and code == refusal.code]
+    return name.removeprefix("REFUSED_")
 
 
 @pytest.fixture
@@ -119,8 +139,8 @@ def test_open(table):
     table.set(flags=9)
     read_only = table.table.open(fields(flags=1), True)
     assert (mapped(read_only[0]), read_only[7]) == (["r--s"], True)
-    table.set(flags=8, inode=0)  # an entry need not name it
-    assert table.table.open(fields(), True)
+    table.set(flags=8, inode=0, payload_nbytes=1, payload=b"p")  # an entry need not name it
+    assert table.table.open(fields(), True)[4] == b"p"
 
 
 def test_open_what_is_no_memfd(table):
@@ -140,7 +160,7 @@ def test_open_what_is_no_memfd(table):
     assert len({*(fd.number for fd in many[5]), *six}) == 12
     del many
     table.set(fds=struct.pack("6i", *six[:5], 2**31 - 1))
-    assert table.refuses(), "the last of them is not there"
+    assert table.refuses("FD_FREED", error=errno.EBADF), "the last of them is not there"
     for fd in six:
         os.close(fd)
     table.set(fd_count=0, payload_nbytes=128, payload=bytes(range(128)), inode=0)
@@ -167,11 +187,106 @@ def test_hold(table):
     table.set(flags=4, fd_count=1000)  # how one gets at it is of no interest here
     assert table.table.hold(fields(kind=3))
     for wrong in ({"kind": 1}, {"generation": 4}, {"nonce": bytes(16)}, {"object": 8}, {"nbytes": 4985}, {"flags": 1}):
-        assert table.table.hold(fields(**({"kind": 3} | wrong))) is None
+        refusal = table.table.hold(fields(**({"kind": 3} | wrong)))
+        assert why(refusal) == ("ENTRY_ENDED" if "generation" in wrong else "ENTRY_UNFIT")
         assert table.held() == 0
-    table.set(flags=2)
-    assert table.table.hold(fields(kind=3, flags=2)) is None, "a counted one has more to it"
-    assert n.PeerTable(table.mapping, table.domain, -1).hold(fields(kind=3)) is None
+    nobody = n.PeerTable(table.mapping, table.domain, -1, True)
+    assert not nobody.direct
+    assert why(nobody.hold(fields(kind=3))) == "EXPORTER_ENDED", "no other process has the lock of the exporter's life"
+
+
+def test_opens_that_are_counted(table):
+    """A lease gives back the open that it took, unless something has come of it."""
+    table.set(flags=10)
+    asked = fields(flags=2)
+    assert table.refuses("ENTRY_ENDED", asked, OPENS), "none is left"
+    for _ in range(2):
+        table.domain.give_open(ENTRY)
+    taken = table.table.open(asked, True)[1]
+    assert (table.held(), table.opens_left()) == (1, 1)
+    given = table.table.hold(asked)[0]
+    assert (table.held(), table.opens_left()) == (1, 0)
+    assert table.refuses("ENTRY_ENDED", asked, OPENS)
+    given.end()
+    assert (table.held(), table.opens_left()) == (1, 1)
+    taken.spend()
+    del taken
+    assert (table.held(), table.opens_left()) == (0, 1)
+    table.set(fds=2**31 - 1)
+    assert table.refuses("FD_FREED", asked, error=errno.EBADF)
+    table.set(flags=2, fd_count=7)
+    assert table.refuses("ENTRY_UNFIT", asked)
+
+
+def test_what_another_route_has_to_bring(table):
+    def other():
+        return [n.OwnedFd.copied(table.fd)]
+
+    met = n.PeerTable(table.mapping, table.domain, table.pidfd, False)
+    table.set(inode=os.fstat(table.fd).st_ino)
+    assert why(met.open(fields(), True)) == "NOT_DIRECT"
+    table.set(flags=4, fd_count=1000)
+    assert why(table.table.open(fields(), True)) == "ON_DEMAND"
+    assert table.table.find(fields()) == (0, 0, 1000, SIZE)
+    table.set(flags=0, fd_count=1, device=3)
+    assert table.table.find(fields()) == (0, 3, 1, SIZE)
+    for maps, flags in ((True, 8), (False, 8), (True, 0)):
+        table.set(flags=flags)
+        brought = other()
+        mapping, lease, *_others, fds, _offset, _read_only, _form = met.open(fields(), maps, brought)
+        if maps and flags:
+            assert isinstance(mapping, n.Mapping)
+            assert (fds, brought[0].number) == ([], -1), "it is closed"
+        else:
+            assert mapping is None
+            assert fds is brought
+        assert table.held() == 1
+        del lease
+    [fetched] = met.fetch(fields())
+    assert os.fstat(fetched.number).st_ino == os.fstat(table.fd).st_ino
+    table.set(flags=8)
+    for wrong in ([], other() * 2):
+        assert why(met.open(fields(), True, wrong)) == "ENTRY_UNFIT"
+    table.set(inode=1)
+    assert why(met.open(fields(), True, other())) == "FD_OTHER"
+    assert why(met.open(fields(), True, [n.OwnedFd.memfd("empty")])) == "FD_OTHER"
+    table.set(inode=0)
+    assert why(met.open(fields(), True, [n.OwnedFd.memfd("empty")])) == "MEMORY_UNFIT"
+    closed = other()
+    closed[0].close()
+    refusal = met.open(fields(), True, closed)
+    assert (why(refusal), refusal.errno, refusal.detail) == ("MEMORY_FAILED", errno.EBADF, SIZE)
+    table.set(inode=os.fstat(table.fd).st_ino)
+    assert why(met.open(fields(), True, closed)) == "OBJECT_UNREAD"
+    table.set(generation=6)
+    assert why(met.open(fields(), True, other())) == "ENTRY_ENDED"
+    assert table.held() == 0
+    for wrong in ((), [1], [None], None):
+        with pytest.raises(TypeError, match="list of OwnedFds"):
+            met.open(fields(), True, wrong)
+
+
+def test_descriptors_or_memory_run_out(table):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unused = os.dup(0)
+    os.close(unused)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unused, hard))
+    try:
+        found = [table.table.open(fields(), maps) for maps in (True, False)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [(why(each), each.errno, each.what, each.detail) for each in found] == [
+        ("MEMORY_FAILED", errno.EMFILE, "pidfd_getfd", SIZE), ("CALL_FAILED", errno.EMFILE, "pidfd_getfd", 0),
+    ]  # fmt: skip
+    room = resource.getrlimit(resource.RLIMIT_AS)
+    large = memfd(size=1 << 44)
+    table.set(fds=large, inode=0, exposed_nbytes=1 << 44)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 43, room[1]))
+    try:
+        assert table.refuses("MEMORY_FAILED", detail=1 << 44, error=errno.ENOMEM)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, room)
+        os.close(large)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +297,17 @@ def test_hold(table):
     ids=str,
 )  # fmt: skip
 def test_open_refuses_handles_that_do_not_fit(table, asked):
-    assert table.refuses(fields(**asked))
+    if asked in ({"generation": 4}, {"entry": 8}):
+        assert table.refuses("ENTRY_ENDED", fields(**asked), n.CONSTANTS["REASON_PUT"])
+    else:
+        nowhere = asked.get("entry") or asked.get("generation") == 0
+        assert table.refuses("ENTRY_NONE" if nowhere else "ENTRY_UNFIT", fields(**asked))
 
 
 @pytest.mark.parametrize(
     "entry",
     [{"generation": 0}, {"generation": 6}, {"flags": 12}, {"flags": 10}, {"flags": 40}, {"fd_count": 0},
-     {"fd_count": 2}, {"payload_nbytes": 1}, {"nbytes": SIZE + 1}, {"nbytes": 115}, {"exposed_nbytes": SIZE + 1},
+     {"fd_count": 2}, {"nbytes": SIZE + 1}, {"nbytes": 115}, {"exposed_nbytes": SIZE + 1},
      {"exposed_nbytes": 2**64 - 1, "nbytes": 2**64 - 1}, {"inode": 1}, {"fds": 2**31 - 1}, {"fds": 2**32 - 1},
      {"flags": 0, "inode": 1}, {"flags": 0, "fds": 2**31 - 1}, {"flags": 0, "fd_count": 7}, {"flags": 4},
      {"flags": 0, "payload_nbytes": 129}, {"flags": 64}, {"flags": 56}, {"offset": 1}, {"offset": 2**64 - 1},
@@ -197,45 +316,58 @@ def test_open_refuses_handles_that_do_not_fit(table, asked):
 )  # fmt: skip
 def test_open_refuses_entries_that_are_not_plain(table, entry):
     table.set(**entry)
-    assert table.refuses()
+    code, detail, error = "ENTRY_UNFIT", 0, 0
+    if "generation" in entry:
+        code, detail = "ENTRY_ENDED", n.CONSTANTS["REASON_PUT"]
+    elif entry == {"flags": 4}:
+        code = "ON_DEMAND"
+    elif entry == {"flags": 0, "inode": 1}:
+        code = "FD_OTHER"
+    elif "fds" in entry:
+        code, error = "FD_FREED", errno.EBADF
+    elif "exposed_nbytes" in entry or "inode" in entry:
+        code, detail = "MEMORY_UNFIT", entry.get("exposed_nbytes", SIZE)
+    assert table.refuses(code, None, detail, error)
 
 
 @pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_GROW])
 def test_open_refuses_what_could_shrink(table, seals):
     fd = memfd(seals)
     table.set(fds=fd, inode=0)
-    assert table.refuses()
+    assert table.refuses("MEMORY_UNFIT", detail=SIZE)
     os.close(fd)
     read, write = os.pipe()
     table.set(fds=read)
-    assert table.refuses()
+    assert table.refuses("MEMORY_UNFIT", detail=SIZE)
     os.close(read), os.close(write)
 
 
 def test_open_without_a_living_peer_or_membership(table):
-    assert n.PeerTable(table.mapping, table.domain, -1).open(fields(), True) is None
+    assert why(n.PeerTable(table.mapping, table.domain, -1, True).open(fields(), True)) == "EXPORTER_ENDED"
     child = os.fork()
     if not child:
         os._exit(0)
     pidfd = os.pidfd_open(child)
     os.waitpid(child, 0)
-    dead = n.PeerTable(table.mapping, table.domain, pidfd)
-    assert dead.open(fields(), True) is None
-    assert dead.hold(fields()) is None
+    dead = n.PeerTable(table.mapping, table.domain, pidfd, True)
+    assert why(dead.open(fields(), True)) == why(dead.hold(fields())) == "EXPORTER_ENDED"
+    assert why(dead.fetch(fields())) == "EXPORTER_ENDED"
     table.set(flags=0, fd_count=0)
-    assert dead.open(fields(), True) is None
+    assert why(dead.open(fields(), True)) == "EXPORTER_ENDED"
     os.close(pidfd)
     table.domain.leave()
-    assert table.refuses()
+    for call in (lambda: table.table.open(fields(), True), lambda: table.table.hold(fields())):
+        with pytest.raises(InvalidArgumentError):
+            call()
 
 
 def test_peer_table_arguments(table):
     with pytest.raises(TypeError):
-        n.PeerTable(None, table.domain, -1)
+        n.PeerTable(None, table.domain, -1, False)
     with pytest.raises(TypeError):
-        n.PeerTable(table.mapping, None, -1)
+        n.PeerTable(table.mapping, None, -1, False)
     with pytest.raises(ValueError, match="table"):
-        n.PeerTable(n.Mapping(table.fd, SIZE), table.domain, -1)
+        n.PeerTable(n.Mapping(table.fd, SIZE), table.domain, -1, False)
     with pytest.raises(TypeError):
         table.table.open(bytes(256), True)
     with pytest.raises(TypeError):
@@ -247,27 +379,25 @@ def test_peer_table_arguments(table):
 # --- the same checks, one at a time -----------------------------------------------------------------------------------
 
 
-def test_a_checked_copy_of_an_entry(table):
-    raw = table.table.copy(fields())
-    assert len(raw) == AT["entry.size"]
-    assert raw[AT["entry.nonce"] :][:16] == NONCE
+def test_whether_an_entry_stands(table):
+    assert table.table.find(fields()) == (1, 0, 1, SIZE)
     assert table.table.ended(fields()) is None
     for wrong in ({"object": 10}, {"nonce": bytes(16)}, {"nbytes": 5000}, {"offset": 2**64 - 1}, {"flags": 1}):
-        assert table.table.copy(fields(**wrong)) is None
+        assert why(table.table.find(fields(**wrong))) == why(table.table.fetch(fields(**wrong))) == "ENTRY_UNFIT"
         assert table.table.ended(fields(**wrong)) is None
-    assert table.table.copy(fields(generation=4)) is None
-    assert table.table.ended(fields(generation=4)) == n.CONSTANTS["REASON_PUT"]
+    for call in (table.table.find, table.table.ended):
+        refusal = call(fields(generation=4))
+        assert (why(refusal), refusal.detail) == ("ENTRY_ENDED", n.CONSTANTS["REASON_PUT"])
     table.set(generation=0, retired=5, reason=2)
-    assert table.table.copy(fields()) is None
-    assert table.table.ended(fields()) == n.CONSTANTS["REASON_FREED"]
+    for call in (table.table.find, table.table.ended):
+        refusal = call(fields())
+        assert (why(refusal), refusal.detail) == ("ENTRY_ENDED", n.CONSTANTS["REASON_FREED"])
     for nowhere in ({"entry": AT["table.entries"]}, {"entry": 2**32 - 1}, {"generation": 0}):
-        assert table.table.copy(fields(**nowhere)) is None
-        with pytest.raises(ValueError, match="no entry"):
-            table.table.ended(fields(**nowhere))
-    with pytest.raises(TypeError, match="Fields"):
-        table.table.copy(None)
-    with pytest.raises(TypeError, match="Fields"):
-        table.table.ended(None)
+        for call in (table.table.find, table.table.ended):
+            assert why(call(fields(**nowhere))) == "ENTRY_NONE"
+    for call in (table.table.find, table.table.ended, table.table.fetch):
+        with pytest.raises(TypeError, match="Fields"):
+            call(None)
 
 
 def test_what_may_be_mapped():

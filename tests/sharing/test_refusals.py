@@ -33,6 +33,17 @@ EXPECTED: dict[str, tuple[type[Exception], str]] = {
     "COMMONS_OTHER": (INVALID, "its commons is another file"),
     "COMMONS_VERSION": (INVALID, "the commons of process [0-9]+ has version 99"),
     "COMMONS_FULL": (MEMORY, "as many importing processes as it can"),
+    "EXPORTER_ENDED": (GONE, "it ended"),
+    "ENTRY_NONE": (INVALID, "^the handle names no entry of a table$"),
+    "ENTRY_ENDED": (GONE, "^the handle has expired: its exporter withdrew it$"),
+    "ENTRY_UNFIT": (INVALID, "^the handle does not fit what process [0-9]+ exports under it$"),
+    "NOT_DIRECT": (Blocked, "by another route"),
+    "ON_DEMAND": (Blocked, "made on demand, by the exporter's socket only"),
+    "FD_FREED": (GONE, "^the handle has expired: the object behind it was freed just now$"),
+    "FD_OTHER": (GONE, "^the handle has expired: its file descriptor number was used again$"),
+    "OBJECT_UNREAD": (xs.DeviceError, "^looking at an object of process [0-9]+: pidfd_getfd: Operation"),
+    "MEMORY_FAILED": (xs.DeviceError, "^mapping 99 bytes of process [0-9]+: pidfd_getfd: Operation"),
+    "MEMORY_UNFIT": (INVALID, "^mapping 99 bytes of process [0-9]+: pidfd_getfd$"),
 }
 
 

@@ -432,10 +432,10 @@ def test_a_withdrawal_on_the_way_costs_only_its_own_export(monkeypatch: pytest.M
         handles = exporter.call(lambda: [bytes(exported("native_cpu:0", 4096, b"x")) for _ in range(5)])
         found = [xs.ipc.Handle(each) for each in handles]
         peer = node.current().peers.peer(found[0])
-        wanted = [(each, peer.entry(each)) for each in found]
+        wanted = [routes.Wanted(each, 1) for each in found]
         monkeypatch.setattr(routes, "_known", (socket,))
         exporter.call(lambda raw: xs.ipc.memory.put(raw), handles[3])
-        fetched = peer.fetch_all(wanted)
+        fetched = routes.fetch(peer, wanted)
         assert [len(each) if isinstance(each, list) else type(each) for each in fetched] == [
             1, 1, 1, xs.HandleExpiredError, 1,
         ]  # fmt: skip
@@ -517,7 +517,7 @@ def test_an_exporter_that_lies_about_some_is_refused_for_these(monkeypatch: pyte
             return connections.pop()
 
         monkeypatch.setattr(socket, "_connect", connect)
-        found = socket.fetch(None, [routes.Wanted(handle, None, 1)] * 3)
+        found = socket.fetch(None, [routes.Wanted(handle, 1)] * 3)
         liar.thread.join(10)
         assert liar.asked == asked
         for each, what in zip(found, expected, strict=True):
@@ -554,7 +554,7 @@ def test_requests_go_over_one_connection_until_the_exporter_ends_it(monkeypatch:
     monkeypatch.setattr(socket, "_AT_ONCE", at_once)
     with Child() as exporter:
         handles = [xs.ipc.Handle(exporter.call(exported, "native_cpu:0", 4096, b"x")) for _ in range(3)]
-        wanted = [routes.Wanted(each, None, 1) for each in handles]
+        wanted = [routes.Wanted(each, 1) for each in handles]
         before = set(os.listdir("/proc/self/fd"))
         for connections, late in ((1, []), (3, [False, False, True, False])):  # pop() takes the last first
             ends[:] = late

@@ -184,6 +184,7 @@ typedef struct {
     uint32_t entry;
     bool use; /* no hold, but a use */
     bool lasts;
+    bool took; /* one of the entry's opens, which it gives back if nothing comes of it */
 } xp_lease;
 
 static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -248,6 +249,8 @@ static void end_lease(xp_lease *self)
     if (!__atomic_exchange_n(&self->lasts, false, __ATOMIC_ACQ_REL))
         return;
     xp_domain *d = domain(self->domain);
+    if (xp_usable(d) && self->took)
+        xp_give_open(d, self->entry); /* first: until the hold ends, the export does not */
     if (xp_usable(d) && self->uses)
         hold_to_use(self, d);
     else if (xp_usable(d))
@@ -258,6 +261,18 @@ static PyObject *lease_end(PyObject *object, PyObject *Py_UNUSED(none))
 {
     end_lease((xp_lease *)object);
     Py_RETURN_NONE;
+}
+
+static PyObject *lease_spend(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    ((xp_lease *)object)->took = false;
+    Py_RETURN_NONE;
+}
+
+bool xp_lease_takes_open(PyObject *lease)
+{
+    xp_lease *self = (xp_lease *)lease;
+    return self->took = xp_take_open(domain(self->domain), self->entry);
 }
 
 static void lease_died(PyObject *self) { end_lease((xp_lease *)self); }
@@ -276,7 +291,11 @@ static PyMemberDef lease_members[] = {
     {"peer", T_OBJECT_EX, offsetof(xp_lease, peer), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
-static PyMethodDef lease_methods[] = {{"end", lease_end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyMethodDef lease_methods[] = {
+    {"end", lease_end, METH_NOARGS, NULL},
+    {"spend", lease_spend, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 static PyType_Slot lease_slots[] = {
     {Py_tp_new, lease_new}, XP_LIFE_SLOTS(lease), {Py_tp_members, lease_members},
     {Py_tp_methods, lease_methods}, {0, NULL},

@@ -156,14 +156,14 @@ static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
             PyErr_SetString(PyExc_TypeError, "open() takes Fields and a PeerTable");
         return NULL;
     }
-    if (!xp_peer_entry(args[3], h, &e) || e.fd_count || e.nbytes > e.exposed_nbytes ||
-        (e.flags & (XP_ENTRY_FORM | XP_ENTRY_READ_ONLY | XP_ENTRY_ON_DEMAND)) ||
-        !handle_in(self, e.payload, e.payload_nbytes, e.exposed_nbytes, &handle))
+    PyObject *lease = xp_peer_hold(types, args[3], h, &e), *made = NULL;
+    bool good = lease && e.fd_count == 0 && e.nbytes <= e.exposed_nbytes &&
+                !(e.flags & (XP_ENTRY_FORM | XP_ENTRY_READ_ONLY | XP_ENTRY_ON_DEMAND)) &&
+                handle_in(self, e.payload, e.payload_nbytes, e.exposed_nbytes, &handle);
+    if (!good) {
+        Py_XDECREF(lease);
         Py_RETURN_NONE;
-    PyObject *lease = xp_peer_hold(types, args[3], h), *made = NULL;
-    if (lease == NULL)
-        Py_RETURN_NONE;
-    bool good;
+    }
     Py_BEGIN_ALLOW_THREADS
     good = map_in_scope(self, scope, handle, e.nbytes, &found);
     Py_END_ALLOW_THREADS

@@ -159,9 +159,10 @@ static PyObject *peer_of(const xp_imports *self, const xp_handle *h)
 static bool held(const xp_imports *self, const xp_types *types, const xp_handle *h, PyObject *key, PyObject **made,
                  PyObject **lease)
 {
+    xp_entry e;
     *made = living_of(item_of(self->living, key));
     PyObject *peer = *made ? peer_of(self, h) : NULL;
-    *lease = peer ? xp_peer_hold(types, peer, h) : NULL;
+    *lease = peer ? xp_peer_hold(types, peer, h, &e) : NULL;
     if (*lease == NULL)
         Py_CLEAR(*made);
     Py_XDECREF(peer);

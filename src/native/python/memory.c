@@ -274,21 +274,6 @@ static PyObject *mapping_imported(PyObject *cls, PyObject *args)
     return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
 }
 
-static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
-{
-    int pidfd, fd, writable;
-    unsigned long long inode, nbytes, address, generation;
-    char *base;
-    xp_error error;
-    if (!PyArg_ParseTuple(args, "iiKKpKK", &pidfd, &fd, &inode, &nbytes, &writable, &address, &generation))
-        return NULL;
-    xp_memfd wanted = {.inode = inode, .nbytes = nbytes};
-    Py_BEGIN_ALLOW_THREADS
-    base = xp_fetch_memfd(pidfd, fd, &wanted, writable, (const uint64_t *)(uintptr_t)address, generation, &error);
-    Py_END_ALLOW_THREADS
-    return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
-}
-
 static PyObject *mapping_keep(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     xp_range *r = (xp_range *)self;
@@ -367,7 +352,6 @@ static PyMethodDef mapping_methods[] = {
     {"kept", mapping_kept, METH_O | METH_CLASS, NULL},
     {"owned", mapping_owned, METH_O | METH_CLASS, NULL},
     {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL},
-    {"fetched", mapping_fetched, METH_VARARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -99,6 +99,7 @@ xp_domain *xp_domain_of(PyObject *object);
 PyObject *xp_domain_new(PyTypeObject *type, xp_domain *d); /* takes it over */
 xp_slot *xp_slot_of(PyObject *object);
 PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
+bool xp_lease_takes_open(PyObject *lease); /* false: none is left */
 /* Have a hold end as a use, which is appended to that list. NULL or None: not so. `lease` need not be a Lease. */
 void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses);
 int xp_as_point(PyObject *arg, uint64_t *point);

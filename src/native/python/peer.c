@@ -1,14 +1,15 @@
-/* PeerTable: the base of `Peer`. Opens an entry of a peer's mapped table in one call. */
+/* PeerTable: the base of `Peer`. Opens entries of a peer's mapped table. */
 #include "peer.h"
 #include "handle.h"
+#include "meeting.h"
 
 /* --- PeerTable ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
     PyObject *mapping, *domain;
-    const char *base;
-    int pidfd;
+    xp_exporter x;
+    char direct;
 } xp_peer_table;
 
 static void table_dealloc(PyObject *object)
@@ -21,14 +22,18 @@ static void table_dealloc(PyObject *object)
 
 static const xp_types *types_of(PyObject *self) { return xp_types_by(Py_TYPE(self), table_dealloc); }
 
+static const xp_exporter *exporter(PyObject *self) { return &((xp_peer_table *)self)->x; }
+
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"mapping", "domain", "pidfd", NULL};
+    static char *names[] = {"mapping", "domain", "pidfd", "direct", NULL};
     const xp_types *types = xp_types_by(type, table_dealloc);
-    PyObject *mapping, *domain;
-    int pidfd;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oi", names, types->mapping, &mapping, &domain, &pidfd) ||
-        xp_domain_of(domain) == NULL)
+    PyObject *mapping, *o_domain;
+    int pidfd, direct;
+    xp_domain *domain;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oip", names, types->mapping, &mapping, &o_domain, &pidfd,
+                                     &direct) ||
+        (domain = xp_domain_of(o_domain)) == NULL)
         return NULL;
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
@@ -39,25 +44,11 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     xp_peer_table *self = (xp_peer_table *)PyType_GenericAlloc(type, 0);
     if (self) {
         self->mapping = Py_NewRef(mapping);
-        self->domain = Py_NewRef(domain);
-        self->base = base;
-        self->pidfd = pidfd;
+        self->domain = Py_NewRef(o_domain);
+        self->x = (xp_exporter){base, domain, pidfd};
+        self->direct = direct && pidfd >= 0;
     }
     return (PyObject *)self;
-}
-
-static bool overdue(const xp_peer_table *self, const xp_handle *h)
-{
-    xp_domain *d = h->flags & XP_ENTRY_PICKLED && h->entry < XP_ENTRIES ? xp_domain_of(self->domain) : NULL;
-    PyErr_Clear();
-    return xp_overdue(self->base, h, d ? xp_renewed(d, h->entry) : 0, d && !xp_opens_left(d, h->entry));
-}
-
-/* Return the entry if one native call may open it. */
-static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
-{
-    return self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && xp_read_entry(self->base, h, e) == XP_LIVE &&
-           !overdue(self, h);
 }
 
 static const xp_handle *fields_arg(const xp_types *types, const char *name, PyObject *arg)
@@ -68,45 +59,68 @@ static const xp_handle *fields_arg(const xp_types *types, const char *name, PyOb
     return h;
 }
 
-static PyObject *lease_of(PyObject *self, const xp_handle *h)
+/* The result for a call that was refused, or raised something. */
+static PyObject *not_done(const xp_types *types, const xp_refusal *why)
 {
-    PyObject *lease = xp_lease_new(types_of(self)->lease, ((xp_peer_table *)self)->domain, h->entry, self);
-    if (lease == NULL)
-        PyErr_Clear(); /* the caller tries again step by step, which shows what is wrong */
-    return lease;
+    return PyErr_Occurred() ? NULL : xp_refused(types, why);
 }
 
-/* Hold the entry, for an object that is open already, if the entry and its process are live. */
-static PyObject *hold_live(PyObject *object, const xp_handle *h, xp_entry *e)
+/* Hold a handle's entry and copy it, and take one of its opens if they are counted. Returns the lease, or NULL if that
+ * is refused, or with an exception set if this process is no member any more. */
+static PyObject *hold(PyObject *peer, const xp_handle *h, xp_entry *e, xp_refusal *why)
 {
-    const xp_peer_table *self = (xp_peer_table *)object;
-    PyObject *lease = look_up(self, h, e) ? lease_of(object, h) : NULL;
-    uint32_t reason;
-    if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
+    const xp_exporter *x = exporter(peer);
+    if (!xp_find_entry(x, h, e, why))
+        return NULL;
+    PyObject *lease = xp_lease_new(types_of(peer)->lease, ((xp_peer_table *)peer)->domain, h->entry, peer);
+    bool good = lease && xp_entry_stands(x, h, why) && xp_exporter_lives(x, why); /* from here on it does, if it lives */
+    if (good && h->flags & XP_ENTRY_COUNTED && !xp_lease_takes_open(lease)) {
+        *why = (xp_refusal){.code = XP_REFUSED_ENTRY_ENDED, .detail = XP_REASON_OPENS};
+        good = false;
+    }
+    if (!good)
         Py_CLEAR(lease);
     return lease;
 }
 
-PyObject *xp_peer_hold(const xp_types *types, PyObject *peer, const xp_handle *h)
+PyObject *xp_peer_hold(const xp_types *types, PyObject *peer, const xp_handle *h, xp_entry *e)
 {
-    xp_entry e;
-    return PyObject_TypeCheck(peer, types->peer_table) ? hold_live(peer, h, &e) : NULL;
+    xp_refusal why;
+    PyObject *lease = PyObject_TypeCheck(peer, types->peer_table) ? hold(peer, h, e, &why) : NULL;
+    if (lease == NULL)
+        PyErr_Clear(); /* `open` raises the same */
+    return lease;
 }
 
 static PyObject *table_hold(PyObject *object, PyObject *fields)
 {
     const xp_handle *h = fields_arg(types_of(object), "hold", fields);
     xp_entry e;
+    xp_refusal why;
     if (h == NULL)
         return NULL;
-    PyObject *lease = hold_live(object, h, &e);
+    PyObject *lease = hold(object, h, &e, &why);
     if (lease == NULL)
-        Py_RETURN_NONE;
+        return not_done(types_of(object), &why);
     PyObject *all[] = {lease, PyLong_FromUnsignedLong(e.slot)};
     return xp_tuple_of(all, 2);
 }
 
-static bool is_memfd(const xp_entry *e) { return (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD; }
+static uint32_t form_of(const xp_entry *e) { return (e->flags & XP_ENTRY_FORM) >> XP_ENTRY_FORM_BIT; }
+
+static PyObject *table_find(PyObject *object, PyObject *fields)
+{
+    const xp_handle *h = fields_arg(types_of(object), "find", fields);
+    xp_entry e;
+    xp_refusal why;
+    if (h == NULL)
+        return NULL;
+    if (!xp_find_entry(exporter(object), h, &e, &why))
+        return xp_refused(types_of(object), &why);
+    return Py_BuildValue("(IIIK)", form_of(&e), e.device, e.fd_count, (unsigned long long)e.exposed_nbytes);
+}
+
+/* --- its descriptors ---------------------------------------------------------------------------------------------- */
 
 /* Make a list of OwnedFds, which takes over all of them, even if it fails. */
 static PyObject *own_fds(const xp_types *types, const int *fds, uint32_t count)
@@ -121,99 +135,117 @@ static PyObject *own_fds(const xp_types *types, const int *fds, uint32_t count)
     return numbers;
 }
 
-typedef struct {
-    xp_entry e;
-    PyObject *lease, *mapping, *fds;
-} opened;
-
-static void close_opened(opened *o)
+/* NULL if that is refused, or with an exception set */
+static PyObject *fetch(PyObject *peer, const xp_handle *h, const xp_entry *e, xp_refusal *why)
 {
-    Py_CLEAR(o->lease);
-    Py_CLEAR(o->mapping);
-    Py_CLEAR(o->fds);
-}
-
-/* Get the entry, a hold of it, and its fds, or with `maps` its mapped memfd. Returns false if the caller has to take
- * the generic path, or if this failed with an exception set. */
-static bool open_entry(const xp_types *types, PyObject *table, const xp_handle *h, bool maps, opened *o)
-{
-    const xp_peer_table *self = (const xp_peer_table *)table;
     int fds[XP_ENTRY_FDS];
-    char *base = NULL;
     bool got;
-    *o = (opened){.lease = NULL};
-    if (!look_up(self, h, &o->e) || (o->e.flags & XP_ENTRY_ON_DEMAND))
-        return false;
-    bool memfd = maps && is_memfd(&o->e);
-    if ((memfd && o->e.payload_nbytes) || (o->lease = lease_of(table, h)) == NULL)
-        return false;
-    Py_BEGIN_ALLOW_THREADS
-    if (memfd)
-        got = (base = xp_fetch_mapping(self->base, self->pidfd, h, &o->e)) != NULL;
-    else
-        got = xp_fetch_fds(self->base, self->pidfd, h, &o->e, fds);
-    Py_END_ALLOW_THREADS
-    if (got) {
-        o->mapping = memfd ? xp_mapping_new(types->mapping, base, o->e.exposed_nbytes) : Py_NewRef(Py_None);
-        o->fds = own_fds(types, fds, memfd ? 0 : o->e.fd_count);
+    if (e->flags & XP_ENTRY_ON_DEMAND) {
+        *why = (xp_refusal){.code = XP_REFUSED_ON_DEMAND};
+        return NULL;
     }
-    if (o->mapping && o->fds)
-        return true;
-    close_opened(o);
-    return false;
+    Py_BEGIN_ALLOW_THREADS
+    got = xp_fetch_fds(exporter(peer), h, e, fds, why);
+    Py_END_ALLOW_THREADS
+    return got ? own_fds(types_of(peer), fds, e->fd_count) : NULL;
 }
 
+static PyObject *table_fetch(PyObject *object, PyObject *fields)
+{
+    const xp_handle *h = fields_arg(types_of(object), "fetch", fields);
+    xp_entry e;
+    xp_refusal why;
+    if (h == NULL)
+        return NULL;
+    PyObject *fds = xp_find_entry(exporter(object), h, &e, &why) ? fetch(object, h, &e, &why) : NULL;
+    return fds ? fds : not_done(types_of(object), &why);
+}
+
+/* Make a mapping of the entry's memfd: of `fds`, or by pidfd_getfd. */
+static PyObject *map(PyObject *peer, const xp_handle *h, const xp_entry *e, PyObject *fds, xp_refusal *why)
+{
+    char *base;
+    int fd = fds ? xp_fd_number(PyList_GetItem(fds, 0)) : -1;
+    Py_BEGIN_ALLOW_THREADS
+    base = fds ? xp_map_fetched(e, fd, why) : xp_fetch_mapping(exporter(peer), h, e, why);
+    Py_END_ALLOW_THREADS
+    if (base && fds)
+        xp_close_received(xp_take_fd(PyList_GetItem(fds, 0)));
+    return base ? xp_mapping_new(types_of(peer)->mapping, base, e->exposed_nbytes) : NULL;
+}
+
+/* Whether the descriptors that a route has brought are those of an entry. */
+static bool fit(PyObject *peer, const xp_handle *h, const xp_entry *e, PyObject *fds, xp_refusal *why)
+{
+    *why = (xp_refusal){.code = XP_REFUSED_ENTRY_UNFIT}; /* another number: they are of what was there before */
+    return (uint64_t)PyList_Size(fds) == e->fd_count &&
+           (e->fd_count == 0 || xp_fd_belongs(exporter(peer), h, e, xp_fd_number(PyList_GetItem(fds, 0)), why));
+}
+
+/* Set the mapping of an entry that is held, and its other descriptors. `fds`: all that a route has brought, or NULL.
+ * Returns false if that is refused, or with an exception set. */
+static bool bring(PyObject *peer, const xp_handle *h, const xp_entry *e, bool maps, PyObject *fds, PyObject **mapping,
+                  PyObject **left, xp_refusal *why)
+{
+    bool memfd = maps && (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD;
+    *why = (xp_refusal){.code = XP_REFUSED_NOT_DIRECT};
+    if (fds ? !fit(peer, h, e, fds, why) : e->fd_count && !((xp_peer_table *)peer)->direct)
+        return false;
+    if ((*mapping = memfd ? map(peer, h, e, fds, why) : Py_NewRef(Py_None)))
+        *left = memfd ? PyList_New(0) : fds ? Py_NewRef(fds) : fetch(peer, h, e, why);
+    return *left;
+}
+
+static int fds_arg(const xp_types *types, PyObject *fds)
+{
+    Py_ssize_t i = 0, n = PyList_Check(fds) ? PyList_Size(fds) : -1;
+    while (i < n && PyObject_TypeCheck(PyList_GetItem(fds, i), types->owned_fd))
+        i++;
+    if (i != n)
+        PyErr_SetString(PyExc_TypeError, "open() takes a list of OwnedFds");
+    return i == n ? 0 : -1;
+}
+
+/* open(fields, maps[, fds]) */
 static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = types_of(object);
-    const xp_handle *h = xp_arity("open", n, 2, 2) < 0 ? NULL : fields_arg(types, "open", args[0]);
+    const xp_handle *h = xp_arity("open", n, 2, 3) < 0 ? NULL : fields_arg(types, "open", args[0]);
     int maps = h ? PyObject_IsTrue(args[1]) : -1;
-    opened o;
-    if (maps < 0)
+    xp_entry e;
+    xp_refusal why;
+    if (maps < 0 || (n > 2 && fds_arg(types, args[2]) < 0))
         return NULL;
-    if (!open_entry(types, object, h, maps, &o)) {
-        if (PyErr_Occurred())
-            return NULL;
-        Py_RETURN_NONE;
+    PyObject *mapping = NULL, *fds = NULL, *lease = hold(object, h, &e, &why);
+    if (lease == NULL || !bring(object, h, &e, maps, n > 2 ? args[2] : NULL, &mapping, &fds, &why)) {
+        Py_XDECREF(lease);
+        Py_XDECREF(mapping);
+        Py_XDECREF(fds);
+        return not_done(types, &why);
     }
-    PyObject *all[] = {Py_NewRef(o.mapping), Py_NewRef(o.lease), PyLong_FromUnsignedLongLong(o.e.nbytes),
-                       PyLong_FromUnsignedLongLong(o.e.exposed_nbytes),
-                       PyBytes_FromStringAndSize((const char *)o.e.payload, (Py_ssize_t)o.e.payload_nbytes),
-                       Py_NewRef(o.fds), PyLong_FromUnsignedLongLong(o.e.offset),
-                       PyBool_FromLong(o.e.flags & XP_ENTRY_READ_ONLY),
-                       PyLong_FromUnsignedLong((o.e.flags & XP_ENTRY_FORM) >> XP_ENTRY_FORM_BIT)};
-    close_opened(&o);
+    PyObject *all[] = {mapping, lease, PyLong_FromUnsignedLongLong(e.nbytes),
+                       PyLong_FromUnsignedLongLong(e.exposed_nbytes),
+                       PyBytes_FromStringAndSize((const char *)e.payload, (Py_ssize_t)e.payload_nbytes), fds,
+                       PyLong_FromUnsignedLongLong(e.offset), PyBool_FromLong(e.flags & XP_ENTRY_READ_ONLY),
+                       PyLong_FromUnsignedLong(form_of(&e))};
     return xp_tuple_of(all, sizeof all / sizeof *all);
 }
+
+/* --- whether it still stands -------------------------------------------------------------------------------------- */
 
 static PyObject *table_ended(PyObject *object, PyObject *arg)
 {
     const xp_handle *h = fields_arg(types_of(object), "ended", arg);
+    xp_refusal why;
     if (h == NULL)
         return NULL;
-    uint32_t reason;
-    switch (xp_entry_state(((xp_peer_table *)object)->base, h, &reason)) {
-    case XP_LIVE:
-        if (overdue((xp_peer_table *)object, h))
-            return PyLong_FromLong(h->flags & XP_ENTRY_PICKLED ? XP_REASON_PICKLE : XP_REASON_TTL);
-        Py_RETURN_NONE;
-    case XP_NO_ENTRY:
-        PyErr_SetString(PyExc_ValueError, "the handle names no entry of a table");
-        return NULL;
-    default:
-        return PyLong_FromUnsignedLong(reason);
-    }
-}
-
-bool xp_peer_entry(PyObject *peer, const xp_handle *h, xp_entry *e)
-{
-    return look_up((const xp_peer_table *)peer, h, e);
+    return xp_entry_stands(exporter(object), h, &why) ? Py_NewRef(Py_None) : xp_refused(types_of(object), &why);
 }
 
 bool xp_peer_stands(PyObject *peer, const xp_handle *h)
 {
     uint32_t reason;
-    return xp_entry_state(((xp_peer_table *)peer)->base, h, &reason) == XP_LIVE;
+    return xp_entry_state(exporter(peer)->table, h, &reason) == XP_LIVE;
 }
 
 static PyObject *table_stands(PyObject *object, PyObject *arg)
@@ -222,27 +254,23 @@ static PyObject *table_stands(PyObject *object, PyObject *arg)
     return h ? PyBool_FromLong(xp_peer_stands(object, h)) : NULL;
 }
 
-static PyObject *table_copy(PyObject *object, PyObject *arg)
-{
-    const xp_handle *h = fields_arg(types_of(object), "copy", arg);
-    xp_entry e;
-    if (h == NULL)
-        return NULL;
-    if (xp_read_entry(((xp_peer_table *)object)->base, h, &e) != XP_LIVE || overdue((xp_peer_table *)object, h))
-        Py_RETURN_NONE;
-    return PyBytes_FromStringAndSize((const char *)&e, sizeof e);
-}
-
 static PyMethodDef table_methods[] = {
     {"ended", table_ended, METH_O, NULL},
     {"stands", table_stands, METH_O, NULL},
-    {"copy", table_copy, METH_O, NULL},
+    {"find", table_find, METH_O, NULL},
+    {"fetch", table_fetch, METH_O, NULL},
     {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
     {"hold", table_hold, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef table_members[] = {
+    {"direct", T_BOOL, offsetof(xp_peer_table, direct), READONLY, NULL},
+    {"pidfd_number", T_INT, offsetof(xp_peer_table, x.pidfd), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot table_slots[] = {
-    {Py_tp_new, table_new}, {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods}, {0, NULL},
+    {Py_tp_new, table_new},         {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods},
+    {Py_tp_members, table_members}, {0, NULL},
 };
 static PyType_Spec table_spec = {"xpushare._native.PeerTable", sizeof(xp_peer_table), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, table_slots};

@@ -27,7 +27,6 @@ __all__ = [
     "check_memfd",
     "connect",
     "dup",
-    "fetch_mapping",
     "fstat",
     "import_mapping",
     "inotify",
@@ -60,7 +59,6 @@ _call: Final[Callable[[Any], Any]] = operator.call
 bell = OwnedFd.bell
 dup = OwnedFd.copied
 memfd = OwnedFd.memfd
-fetch_mapping = Mapping.fetched
 import_mapping = Mapping.imported
 kept_mapping = Mapping.kept
 owned_mapping = Mapping.owned

@@ -9,27 +9,28 @@ import resource
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
-from xpushare._native import Fields, Imports, Lease, PeerTable, load64
+from xpushare._native import Fields, Imports, Lease, PeerTable, Refusal, load64
 from xpushare.adapters.base import Form, Hardware, Import
-from xpushare.common import system
 from xpushare.common.errors import (
     HandleExpiredError,
+    InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
     RouteError,
     XpuShareError,
     exporter_gone,
-    from_os_error,
 )
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
 from xpushare.sharing.idle import HOST, Idle, Room
+from xpushare.sharing.refusals import Blocked, error_of
 
 __all__ = ["OpenNative", "Opener", "Peer", "Peers", "Turn"]
 
@@ -41,32 +42,6 @@ _RLock: Any = type(threading.RLock())
 _TURNS: Final = 64  # number of turns from which unused ones are searched for
 _RECENT: Final = 64  # imports of the host's memory that are remembered: as many as can be idle
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
-
-
-class Entry(NamedTuple):
-    """An entry of a peer's table, as it was read. docs/layout.md uses the same names."""
-
-    generation: int
-    retired: int
-    reason: int
-    kind: int
-    flags: int
-    slot: int
-    nonce: bytes
-    object: int
-    nbytes: int
-    exposed_nbytes: int
-    inode: int
-    fd_count: int
-    payload_nbytes: int
-    fds: bytes
-    offset: int
-    device: int
-    payload: bytes
-
-    @property
-    def form(self) -> Form:
-        return _FORMS[(self.flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
 
 
 # (fields, peer) -> the object and its lease
@@ -88,7 +63,19 @@ class Opener:
     - `own` says whether this process can export its imports
     """
 
-    __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "number", "own", "room")
+    __slots__ = (
+        "admit",
+        "find_native",
+        "least_per_fd",
+        "make",
+        "make_all",
+        "maps",
+        "native",
+        "number",
+        "own",
+        "room",
+        "short",
+    )
 
     _numbers: ClassVar[Iterator[int]] = itertools.count()
 
@@ -113,6 +100,7 @@ class Opener:
         self.maps = maps
         self.least_per_fd = least_per_fd
         self.room = room
+        self.short: Final = maps and admit is None  # by one native call alone, if pidfd_getfd works
 
     def expect_fds(self, count: int, exposed_nbytes: int) -> None:
         """Check the number of descriptors before they are fetched. Fetching a million descriptors, as a table may
@@ -130,23 +118,19 @@ class Opener:
             )
 
 
-def _view(table: _native.Mapping) -> memoryview:
-    return memoryview(_native.Span(table.address, layout.TABLE_NBYTES, True, table))
-
-
 @final
 class Peer(PeerTable):
     """One exporter, known by its table, which is mapped once. This process is a member of the exporter's commons, the
     memory that the exporter and its importers all write. There the exporter sees which objects are open.
     """
 
-    __slots__ = (
-        "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "direct", "domain", "pid", "pidfd",
-    )  # fmt: skip
+    __slots__ = ("_mapping", "_table_fd", "address", "cookie", "domain", "pid", "pidfd")
 
     def __new__(cls, handle: Handle, met: routes.Met) -> Self:  # noqa: ARG004 - as `__init__`
-        pidfd = met.pidfd.number if met.direct and met.pidfd is not None else -1
-        return PeerTable.__new__(cls, met.mapping, met.domain, pidfd)
+        # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
+        return PeerTable.__new__(
+            cls, met.mapping, met.domain, -1 if met.pidfd is None else met.pidfd.number, met.direct
+        )
 
     def __init__(self, handle: Handle, met: routes.Met) -> None:
         fields = fields_of(handle)
@@ -155,144 +139,90 @@ class Peer(PeerTable):
         self.domain = met.domain
         self.pidfd = met.pidfd
         self.address = met.mapping.address
-        self._entries = self.address + layout.TABLE_ENTRIES
         self._mapping = met.mapping
         self._table_fd = met.table
-        self._pidfd_number = -1 if met.pidfd is None else met.pidfd.number
-        # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
-        self.direct = met.direct
 
     def alive(self) -> bool:
-        if self._pidfd_number >= 0:
-            return not _native.dead([self._pidfd_number])
+        if self.pidfd_number >= 0:
+            return not _native.dead([self.pidfd_number])
         return _native.lock_holder(self.domain.fd, layout.LIFE) is not None
-
-    def entry_address(self, entry: int) -> int:
-        return self._entries + entry * layout.ENTRY_NBYTES
 
     def ends(self, entry: int) -> bool:
         """Return whether the entry has a deadline. A pickle's entry has one once the pickled object has died."""
         return load64(self.address + layout.TABLE_DEADLINES + entry * 8) != 0
 
+    def expect_stands(self, handle: Handle) -> None:
+        """Raise `HandleExpiredError` unless the handle's entry is live. The exporter may have died."""
+        self._done(self.ended(fields_of(handle)), handle)
+
     def expect_live(self, handle: Handle) -> None:
         """Raise `HandleExpiredError` unless the handle's entry is live and the exporter is alive."""
-        self.expect_exported(handle)
+        self.expect_stands(handle)
         if not self.alive():
             raise exporter_gone(self.pid, "its pidfd says so")
 
-    def expect_exported(self, handle: Handle) -> None:
-        """Raise `HandleExpiredError` unless the handle's entry is live. The exporter may have died."""
-        try:
-            reason = self.ended(fields_of(handle))
-        except ValueError as error:
-            raise InvalidHandleError(str(error)) from None
-        if reason is not None:
-            raise HandleExpiredError(
-                f"the handle has expired: {layout.REASONS.get(reason, 'its exporter withdrew it')}"
-            )
-
-    def entry(self, handle: Handle) -> Entry:
-        """Read the handle's entry, and check that it belongs to the handle. The entry may be replaced while it is used,
-        so call `expect_exported` afterwards.
+    def hardware(self, handle: Handle, device: int) -> Hardware:
+        """Return the device that an entry gives by number. Raises `InvalidHandleError` unless the handle names the same
+        device.
         """
-        found = self.copy(fields_of(handle))
-        if found is None:
-            self.expect_exported(handle)
-            raise InvalidHandleError(f"the handle does not fit what process {self.pid} exports under it")
-        return Entry._make(layout.ENTRY.unpack(found))
-
-    def hardware(self, handle: Handle, entry: Entry) -> Hardware:
-        """Return the device of the entry. Raises `InvalidHandleError` unless the handle names the same device."""
         fields = fields_of(handle)
-        if not entry.device:  # the header was full
+        if not device:  # the header was full
             return Hardware(handle.backend, handle.device_uuid, "", "")
-        if entry.device <= layout.DEVICE_COUNT:
-            at = layout.TABLE_DEVICES + (entry.device - 1) * layout.DEVICE.size
-            backend, device_uuid, pci, driver_uuid = layout.DEVICE.unpack_from(_view(self._mapping), at)
+        if device <= layout.DEVICE_COUNT:
+            view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, True, self._mapping))
+            at = layout.TABLE_DEVICES + (device - 1) * layout.DEVICE.size
+            backend, device_uuid, pci, driver_uuid = layout.DEVICE.unpack_from(view, at)
             pci = pci.rstrip(b"\0")
             if (backend, device_uuid) == (fields.backend, fields.device_uuid) and _PCI.fullmatch(pci):
                 driver = str(uuid.UUID(bytes=driver_uuid)) if any(driver_uuid) else ""
                 return Hardware(handle.backend, handle.device_uuid, pci.decode(), driver)
         raise InvalidHandleError(f"process {self.pid} says of the handle's device what cannot be")
 
-    def fetch(self, handle: Handle, entry: Entry) -> list[OwnedFd]:
-        """Fetch the entry's descriptors, and make sure that they belong to this handle."""
-        [found] = self.fetch_all([(handle, entry)])
-        if isinstance(found, list):
-            return found
-        try:
-            raise found
-        finally:
-            del found  # its traceback refers to this frame
+    @staticmethod
+    def _done(found: T | Refusal, handle: Handle) -> T:
+        """Return what a native call has found, or raise the error for its refusal."""
+        if isinstance(found, Refusal):
+            raise error_of(found, fields_of(handle))
+        return found
 
-    def fetch_all(self, wanted: Sequence[tuple[Handle, Entry]]) -> list[list[OwnedFd] | XpuShareError]:
-        """Fetch the descriptors of several entries with as few requests as possible, and make sure that they belong to
-        their handles. Returns for each entry its descriptors, or the error.
+    def held(self, handle: Handle) -> tuple[Lease, int]:
+        """Take a lease of the handle's entry. Returns it and the entry's slot."""
+        return self._done(self.hold(fields_of(handle)), handle)
+
+    def wanted(self, handle: Handle, opener: Opener) -> tuple[routes.Wanted, Hardware | None]:
+        """Read an entry, and raise unless it can be opened. Returns what a route has to bring, and the exporter's
+        device if it belongs to another backend.
         """
-        asked = [
-            routes.Wanted(
-                handle,
-                None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)[: entry.fd_count],
-                entry.fd_count,
-            )
-            for handle, entry in wanted
-            if entry.fd_count
-        ]
-        fetched = iter(routes.fetch(self.pidfd, asked) if asked else ())
-        found: list[list[OwnedFd] | XpuShareError] = []
-        try:
-            for handle, entry in wanted:
-                found.append(next(fetched) if entry.fd_count else [])
-                if isinstance(fds := found[-1], list) and fds and (error := self._belong(fds, handle, entry)):
-                    close_all(fds)
-                    found[-1] = error
-            return found
-        except BaseException:  # an interrupt
-            close_all(fd for each in (*found, *fetched) if isinstance(each, list) for fd in each)
-            raise
+        form, device, fd_count, exposed_nbytes = self._done(self.find(fields_of(handle)), handle)
+        exporter = None
+        if opener.admit is not None:
+            exporter = self.hardware(handle, device)
+            opener.admit(_FORMS[form], exporter)
+        opener.expect_fds(fd_count, exposed_nbytes)
+        return routes.Wanted(handle, fd_count), exporter
 
-    def _belong(self, fds: list[OwnedFd], handle: Handle, entry: Entry) -> XpuShareError | None:
-        """Return None if these descriptors belong to the handle's entry, or else the error."""
-        try:
-            self.expect_exported(handle)
-            if entry.inode and system.fstat(fds[0].number).st_ino != entry.inode:
-                return HandleExpiredError("the handle has expired: its file descriptor number was used again")
-        except XpuShareError as error:
-            return error.with_traceback(None)
-        except OSError as error:
-            return from_os_error(error, f"looking at an object of process {self.pid}")
-        return None
-
-    def map(self, handle: Handle, entry: Entry) -> _native.Mapping:
-        """Map the entry's memfd, and make sure that it belongs to this handle."""
-        if self.direct:
-            fields = fields_of(handle)
-            try:
-                return system.fetch_mapping(
-                    self._pidfd_number, layout.FDS.unpack(entry.fds)[0], entry.inode, entry.exposed_nbytes,
-                    not entry.flags & layout.ENTRY_READ_ONLY, self.entry_address(fields.entry), fields.generation,
-                )  # fmt: skip
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                    raise from_os_error(error, self._mapping_of(entry)) from error
-            except ValueError as error:
-                raise InvalidHandleError(f"{self._mapping_of(entry)}: {error}") from error
-        return self.mapped(entry, self.fetch(handle, entry))  # by another route, or an error
-
-    def mapped(self, entry: Entry, fds: list[OwnedFd]) -> _native.Mapping:
-        """Map the entry's memfd, which has been fetched. Closes the descriptors."""
-        try:
-            writable = not entry.flags & layout.ENTRY_READ_ONLY
-            return system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
-        except OSError as error:
-            raise from_os_error(error, self._mapping_of(entry)) from error
-        except ValueError as error:
-            raise InvalidHandleError(f"{self._mapping_of(entry)}: {error}") from error
-        finally:
-            close_all(fds)
-
-    def _mapping_of(self, entry: Entry) -> str:
-        return f"mapping {entry.exposed_nbytes} bytes of process {self.pid}"
+    def opened(
+        self, handle: Handle, opener: Opener, exporter: Hardware | None = None, fds: list[OwnedFd] | None = None
+    ) -> tuple[Import, Lease]:
+        """Open an entry by one native call, with the descriptors if a route has brought them. Raises `Blocked` if a
+        route has to bring them.
+        """
+        fields = fields_of(handle)
+        again = fields.flags & PICKLED != 0
+        if fds is not None:
+            found = self.open(fields, opener.maps and not again, fds)
+        else:
+            exporter = None if opener.admit is None else self.wanted(handle, opener)[1]
+            found = self.open(fields, opener.maps and not again)
+        if isinstance(found, Refusal):
+            close_all(fds or ())
+            raise error_of(found, fields)
+        mapping, lease, nbytes, exposed_nbytes, payload, left, offset, read_only, form = found
+        what: Import = _new(
+            Import,
+            (nbytes, exposed_nbytes, payload, left, read_only, mapping, _FORMS[form], offset, exporter, again),
+        )
+        return what, lease
 
 
 @final
@@ -309,21 +239,11 @@ class Turn(_RLock):  # type: ignore[misc]
 
 
 class _Opening(NamedTuple):
-    """A table entry that this process holds but has not imported yet."""
+    """An entry that this process holds but has not imported yet."""
 
     key: Hashable
     fields: Fields
     what: Import
-    lease: Lease
-
-
-class _Asked(NamedTuple):
-    """A table entry that this process holds and whose descriptors it has yet to fetch."""
-
-    key: Hashable
-    handle: Handle
-    entry: Entry
-    exporter: Hardware | None
     lease: Lease
 
 
@@ -436,15 +356,6 @@ class Peers:
             raise
         return found
 
-    def _lease(self, handle: Handle) -> Lease:
-        """Take a lease of the handle's entry: record at the exporter that this process uses the entry."""
-        fields = fields_of(handle)
-        while True:
-            peer = self.peer(handle)
-            with self._lock:
-                if self.knows(peer):  # otherwise another thread has just discarded it
-                    return Lease(peer.domain, fields.entry, peer)
-
     def _discard(self, cookie: bytes) -> None:
         """Leave and forget an exporter after a failed open for which this process attached to it, unless another thread
         has opened something from it. Otherwise the error's traceback could keep the peer alive for long.
@@ -532,70 +443,54 @@ class Peers:
         """Open several objects. Each element of `wanted` is a tuple that begins with a handle and its opener. Appends
         to `taken` the object that the opener made, now or for an earlier open, and its lease.
 
-        Native calls open the objects, all of one exporter together. An object that they cannot open is opened step by
-        step, which raises an error with the reason. The objects before it are in `taken` then.
+        The objects of one exporter are opened together. An object that cannot be opened so is opened alone, which
+        raises an error with the reason. The objects before it are in `taken` then.
         """
         # A counted export is opened first: with its last open the others may end.
         alone = 1 if len(wanted) == 1 or fields_of(wanted[0][0]).flags & COUNTED else 0
         together: list[tuple[Any, Lease] | None] = []  # the last one first
         opened: tuple[Any, Lease] | None = None
-        new: bytes | None = None
+        met: set[bytes] = set()
         try:
             for at, each in enumerate(wanted):
                 handle, opener = each[0], each[1]
                 fields = fields_of(handle)
                 if at == alone:
-                    if self.known(fields.cookie) is None:
-                        new = fields.cookie
-                        self.peer(handle)
-                    together = self._open_together(wanted[alone:])
+                    self._met(handle, met)
+                    self._open_together(wanted[alone:], together)
                     together.reverse()
                 opened = together.pop() if together else None
                 if opened is None:
-                    key = fields.key(opener.number)
-                    opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
+                    opened = self._open(handle, fields.key(opener.number), opener, met)
                 if fields.flags & PICKLED or opener.own:
                     self.count(opened[1].peer, fields, opener.own)
+                if fields.flags & COUNTED:
+                    opened[1].spend()
                 taken.append(opened)
-        except BaseException:
-            together.clear()  # released here, not when the traceback is
+        finally:
+            together.clear()  # released here, not when a traceback is
             opened = None
-            if new is not None:
-                self._discard(new)
-            raise
+            self._discard_idle(met)
 
-    def _open_by_steps(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
-        fields, cookie = fields_of(handle), key[:16]
-        self.sweep()
-        new = cookie not in self._peers
-        lease: Lease | None = None
-        counted: list[bool] = []
-        try:
-            if new:
-                self.peer(handle)
-                opened = self._open(key, fields, opener)
-                if opened is not None:
-                    return opened
-            lease = self._lease(handle)
-            peer: Peer = lease.peer
-            if fields.flags & COUNTED:
-                peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
-                # One C call, so that no interrupt can come between.
-                counted.extend(map(peer.domain.take_open, (fields.entry,)))
-                if not counted[0]:
-                    peer.expect_live(handle)
-                    raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
-            peer.entry(handle)  # first: a handle that is refused renews nothing that is kept
-            made = self.cached(key, lambda: self._import(peer, handle, opener), opener.room)
-            peer.entry(handle)  # still live? An import cached for another handle was not compared with this one
-        except BaseException:
-            if any(counted) and lease is not None:
-                lease.peer.domain.give_open(fields.entry)
-            del lease  # released here, not when the traceback is
-            if new:
-                self._discard(cookie)
-            raise
-        return made, lease
+    def _met(self, handle: Handle, met: set[bytes]) -> Peer:
+        """Return the exporter of `handle`, as `peer` does. If this process attaches to it now, add it to `met`."""
+        cookie = fields_of(handle).cookie
+        found = self.known(cookie)
+        if found is None:
+            met.add(cookie)
+            found = self.peer(handle)
+        return found
+
+    def _discard_idle(self, met: set[bytes]) -> None:
+        """Leave the exporters that this process has met for an open that failed. Nothing of them is open."""
+        for cookie in met:
+            self._discard(cookie)
+
+    def _stays(self, peer: Peer) -> bool:
+        """Return whether the peer is alive, and no other thread has just left it."""
+        with self._lock:
+            self.sweep()
+            return self.knows(peer)
 
     @staticmethod
     def count(peer: Peer, fields: Fields, own: bool = False) -> None:
@@ -620,77 +515,106 @@ class Peers:
         peer = self.known(fields.cookie)
         return peer is not None and peer.stands(fields)
 
-    def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
-        """Open an object of a known exporter by one native call. Returns None if the call cannot open it."""
-        opened = self.imports.hold(fields, key)
-        if opened is not None:
-            return opened
-        peers = self._peers  # if there is only one, and it is dead, reading its table shows that
-        peer = peers.get(key[:16]) if len(peers) == 1 else self.known(key[:16])
-        if peer is None:
-            return None
-        if key in self.idle.items and (opened := self._reopened(peer, fields, key, opener)) is not None:
-            return opened
-        if opener.admit is not None:
-            return None
-        if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
-            return self._open_new(peer, fields, key, opener, True)
+    def _open(self, handle: Handle, key: Any, opener: Opener, met: set[bytes]) -> tuple[Any, Lease]:
+        """Open one object, or find it open. Returns it and its lease. Exporters that are met are added to `met`."""
+        fields = fields_of(handle)
+        peers = self._peers
         while True:
-            turn = self._turn(key)  # keeps the turn alive while its lock is held
-            with turn:
-                if turn.over:
-                    continue
-                if self.imports.get(key) is not None:
-                    return None
-                opened = None if opener.native is None else opener.native(fields, peer)
-                if opened is None:
-                    return self._open_new(peer, fields, key, opener, False)
-                return self._remember(key, opened[0], opener.room), opened[1]
+            found = self.imports.hold(fields, key)
+            if found is not None:
+                return found
+            # If there is only one, and it is dead, reading its table shows that.
+            peer = (peers.get(key[:16]) if len(peers) == 1 else None) or self._met(handle, met)
+            try:
+                if key in self.idle.items:
+                    found = self._find(peer, fields, key, opener)
+                    if found is not None:
+                        return found
+                if opener.short and peer.direct and not fields.flags & PICKLED:
+                    return self._import(peer, handle, key, opener)  # two threads may map it: one mapping is kept
+                return self.once(
+                    key,
+                    partial(self._find, peer, fields, key, opener),
+                    partial(self._import, peer, handle, key, opener),
+                )
+            except (HandleExpiredError, InvalidArgumentError):
+                if self._stays(peer):
+                    raise  # else meeting it again says how it has ended
 
-    def _reopened(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """Take a lease of an object that is still mapped. Returns None if the object is not mapped any more or its
-        handle has expired.
+    def _find(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
+        """Return what is open or still mapped under the key, and a new lease of it. Returns None if there is nothing,
+        or the handle is refused.
         """
+        found = self.imports.hold(fields, key)
+        if found is not None or key not in self.idle.items:
+            return found
         held = peer.hold(fields)  # first: a handle that is refused renews nothing that is kept
-        made = None if held is None else self._taken(key, opener.room)
-        return None if held is None or made is None else (made, held[0])
+        made = None if isinstance(held, Refusal) else self._taken(key, opener.room)
+        return None if isinstance(held, Refusal) or made is None else (made, held[0])
 
-    def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
+    def _import(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
+        """Open an object that is not open yet."""
+        fields = fields_of(handle)
+        natively = None if opener.native is None else opener.native(fields, peer)
+        if natively is not None:
+            return self._remember(key, natively[0], opener.room), natively[1]
+        try:
+            what, lease = peer.opened(handle, opener)
+        except Blocked:
+            what, lease = self._fetched(peer, handle, opener)
+        made: Any = None
+        try:
+            made = opener.make(what)
+            find = opener.find_native
+            if find is not None:
+                opener.native, opener.find_native = find(), None
+            if what.mapping is None:  # withdrawn meanwhile? A driver may have taken it for something else
+                peer.expect_stands(handle)
+            return self._remember(key, made, opener.room), lease
+        finally:
+            if what.fds:
+                close_all(what.fds)
+            what = lease = made = None  # type: ignore[assignment]  # released here, not when a traceback is
+
+    @staticmethod
+    def _fetched(peer: Peer, handle: Handle, opener: Opener) -> tuple[Import, Lease]:
+        """Open an entry by descriptors that a route brings."""
+        wanted, exporter = peer.wanted(handle, opener)
+        [fds] = routes.fetch(peer, [wanted])
+        try:
+            if isinstance(fds, XpuShareError):
+                raise fds
+            return peer.opened(handle, opener, exporter, fds)
+        finally:
+            del fds  # an error's traceback refers to this frame
+
+    def _open_together(self, wanted: Sequence[tuple[Any, ...]], opened: list[tuple[Any, Lease] | None]) -> None:
         """Open each object by one native call, as `_open` does, if possible. Fetch the descriptors of the other objects
-        with as few requests as possible, and import those objects together. The result contains None for each object
-        that could not be opened. Opening such an object step by step raises the error.
+        with as few requests as possible, and import those objects together. Fills `opened`, with None for each object
+        that could not be opened. Opening such an object alone raises the error.
         """
-        opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
+        opened.extend([None] * len(wanted))
         known: dict[bytes, Peer | None] = {}
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Handle]]] = {}
-        try:
-            for index, (handle, opener, *_others) in enumerate(wanted):
-                fields = fields_of(handle)
-                key = fields.key(opener.number)
-                cookie = key[:16]
-                if cookie not in known:
-                    known[cookie] = self.known(cookie)
-                peer = known[cookie]
-                if peer is None:
-                    continue
-                opened[index] = self.imports.hold(fields, key)
-                if opened[index] is not None:
-                    continue
-                if key in self.idle.items:
-                    opened[index] = self._reopened(peer, fields, key, opener)
-                elif peer.direct and opener.admit is None and opener.maps and not fields.flags & PICKLED:
-                    try:
-                        opened[index] = self._open(key, fields, opener)
-                    except XpuShareError:  # there may be room later
-                        continue
-                else:
+        for index, (handle, opener, *_others) in enumerate(wanted):
+            fields = fields_of(handle)
+            key = fields.key(opener.number)
+            cookie = key[:16]
+            if cookie not in known:
+                known[cookie] = self.known(cookie)
+            peer = known[cookie]
+            if peer is None:
+                continue
+            try:
+                opened[index] = self._find(peer, fields, key, opener)
+                if opened[index] is None and opener.short and peer.direct and not fields.flags & PICKLED:
+                    opened[index] = self._import(peer, handle, key, opener)
+                elif opened[index] is None:
                     together.setdefault((peer, opener), {}).setdefault(key, (index, handle))
-            for (peer, opener), opening in together.items():
-                self._make_together(peer, opener, opening, opened)
-        except BaseException:
-            opened.clear()  # released here, not when the traceback is
-            raise
-        return opened
+            except XpuShareError:  # there may be room later
+                continue
+        for (peer, opener), opening in together.items():
+            self._make_together(peer, opener, opening, opened)
 
     def _make_together(
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]],
@@ -701,7 +625,8 @@ class Peers:
         """
         turn = self._turn_together(opening)
         later: list[_Opening] = []
-        asked: list[_Asked] = []
+        blocked: list[tuple[Any, Handle]] = []
+        asked: list[tuple[Any, routes.Wanted, Hardware | None]] = []
         fds = 0
         try:
             with turn:
@@ -709,23 +634,27 @@ class Peers:
                     for key, (_index, handle) in opening.items():
                         if key not in turn.keys or self.imports.get(key) is not None:
                             continue
-                        number = len(later)
-                        if opener.admit is None:
-                            self._open_new(peer, fields_of(handle), key, opener, False, later)
-                        if len(later) > number:
-                            count = len(later[-1].what.fds)
-                        elif (found := self._asked(peer, handle, key, opener)) is not None:
-                            count = found.entry.fd_count
-                            if fds and fds + count > _TOGETHER:
-                                self._make_all(peer, opener, opening, later, asked, opened)
-                                fds = 0
-                            asked.append(found)
-                        else:
+                        try:
+                            later.append(_Opening(key, fields_of(handle), *peer.opened(handle, opener)))
+                        except Blocked:
+                            blocked.append((key, handle))
                             continue
-                        fds += count
+                        except XpuShareError:
+                            continue
+                        fds += len(later[-1].what.fds)
                         if fds >= _TOGETHER:
                             self._make_all(peer, opener, opening, later, asked, opened)
                             fds = 0
+                    for key, handle in blocked:
+                        try:
+                            wanted, exporter = peer.wanted(handle, opener)
+                        except XpuShareError:
+                            continue
+                        if fds and fds + wanted.fd_count > _TOGETHER:
+                            self._make_all(peer, opener, opening, later, asked, opened)
+                            fds = 0
+                        asked.append((key, wanted, exporter))
+                        fds += wanted.fd_count
                     self._make_all(peer, opener, opening, later, asked, opened)
                 finally:
                     turn.over = True
@@ -733,42 +662,26 @@ class Peers:
             pass  # as in `_open_together`
         finally:
             close_all(fd for each in later for fd in each.what.fds)
-            later.clear()  # as above
+            later.clear()  # released here, not when a traceback is
             asked.clear()
-
-    def _asked(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Asked | None:
-        """Take a lease of an entry whose descriptors Python has to request from the exporter. Returns the data for the
-        request, or None if the entry cannot be opened together with others.
-        """
-        fields = fields_of(handle)
-        if fields.flags & COUNTED:
-            return None
-        lease = Lease(peer.domain, fields.entry, peer)
-        try:
-            entry, exporter = self._expected(peer, handle, opener)
-        except XpuShareError:
-            return None
-        return _Asked(key, handle, entry, exporter, lease)
 
     def _make_all(
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]], later: list[_Opening],
-        asked: list[_Asked], opened: list[tuple[Any, Lease] | None],
+        asked: list[tuple[Any, routes.Wanted, Hardware | None]], opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
         """Import the entries in `later`. Fetch the descriptors of the entries in `asked`, and import them, too. Empties
         both lists.
         """
         made: list[Any] = []
         lease: Lease | None = None
-        fetched = peer.fetch_all([(each.handle, each.entry) for each in asked])
+        fetched = routes.fetch(peer, [wanted for _key, wanted, _exporter in asked]) if asked else []
         try:
-            for at, (key, handle, entry, exporter, lease) in enumerate(asked):
+            for at, (key, wanted, exporter) in enumerate(asked):
                 if isinstance(fds := fetched[at], list):
-                    try:
-                        what = self._fetched(peer, handle, opener, entry, exporter, fds)
-                    except XpuShareError:
-                        continue
-                    later.append(_Opening(key, fields_of(handle), what, lease))
-                    fetched[at] = []  # they are `later`'s
+                    fetched[at] = []
+                    with suppress(XpuShareError):
+                        what, lease = peer.opened(wanted.handle, opener, exporter, fds)
+                        later.append(_Opening(key, fields_of(wanted.handle), what, lease))
             asked.clear()
             if not later:
                 return
@@ -778,130 +691,36 @@ class Peers:
                 made.extend(opener.make(each.what) for each in later)
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
-                if peer.stands(fields):  # else as in `_open_new`
+                if peer.stands(fields):  # else as in `_import`
                     opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
             close_all(fd for fds in fetched if isinstance(fds, list) for fd in fds)
             fetched.clear()
             made.clear()  # released here, not when the traceback is
-            lease = what = None  # type: ignore[assignment]
-
-    def _open_new(
-        self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
-    ) -> tuple[Any, Lease] | None:
-        """Open an object that is not open yet. With `later`, append the entry to that list and return None. The caller
-        then imports the entry and closes its descriptors.
-        """
-        opened = peer.open(fields, maps)
-        if opened is None:
-            return None
-        mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
-        again = fields.flags & PICKLED != 0
-        what: Import = _new(
-            Import,
-            (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again),
-        )
-        if later is not None:
-            later.append(_Opening(key, fields, what, lease))
-            return None
-        try:
-            made = opener.make(what)
-        except BaseException:
-            del opened, mapping, lease, what  # released here, not when the traceback is
-            raise
-        finally:
-            if fds:
-                close_all(fds)
-        find = opener.find_native
-        if find is not None:
-            opener.native, opener.find_native = find(), None
-        if mapping is None and not peer.stands(fields):
-            return None  # withdrawn meanwhile: a driver may have taken it for something else
-        return self._remember(key, made, opener.room), lease
-
-    def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
-        entry, exporter = self._expected(peer, handle, opener)
-        fds = None if self._maps(opener, handle, entry) else peer.fetch(handle, entry)
-        what = self._fetched(peer, handle, opener, entry, exporter, fds)
-        try:
-            return opener.make(what)
-        finally:
-            close_all(what.fds)
-
-    @staticmethod
-    def _expected(peer: Peer, handle: Handle, opener: Opener) -> tuple[Entry, Hardware | None]:
-        """Read an entry, and raise unless it can be opened. If the exporter's device belongs to another backend, that
-        device is returned, too.
-        """
-        entry = peer.entry(handle)
-        exporter = None
-        if opener.admit is not None:
-            exporter = peer.hardware(handle, entry)
-            opener.admit(entry.form, exporter)
-        opener.expect_fds(entry.fd_count, entry.exposed_nbytes)
-        return entry, exporter
-
-    @staticmethod
-    def _maps(opener: Opener, handle: Handle, entry: Entry) -> bool:
-        return opener.maps and entry.form is Form.MEMFD and not fields_of(handle).flags & PICKLED
-
-    @classmethod
-    def _fetched(
-        cls, peer: Peer, handle: Handle, opener: Opener, entry: Entry, exporter: Hardware | None,
-        fds: list[OwnedFd] | None,
-    ) -> Import:  # fmt: skip
-        """Return the import of an entry with these descriptors. `fds` is None if they have not been fetched, which is
-        allowed only for an entry that is mapped here.
-        """
-        mapping = None
-        try:
-            if cls._maps(opener, handle, entry):
-                mapping = peer.map(handle, entry) if fds is None else peer.mapped(entry, fds)
-                fds = None
-            fields = fields_of(handle)
-            return Import(
-                entry.nbytes, entry.exposed_nbytes, entry.payload[: entry.payload_nbytes], fds or [],
-                bool(entry.flags & layout.ENTRY_READ_ONLY), mapping, entry.form, entry.offset, exporter,
-                bool(fields.flags & PICKLED),
-            )  # fmt: skip
-        except BaseException:
-            close_all(fds or ())
-            raise
+            lease = what = fds = None  # type: ignore[assignment]
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """Open an event's slot. Return the object and the lease of the slot. `make` makes the object, unless an earlier
         open has made it. An event has no memory to import.
         """
-        fields = fields_of(handle)
-        known = self.known(fields.cookie)
-        held = None if known is None else known.hold(fields)
-        if known is not None and held is not None:
-            holding, index = held
-            key = known.cookie, "slot", index
-            found = self.imports.get(key)
-            if found is None:  # two threads may make it: one is kept
-                found = self._remember(key, make(known.domain, index))
-            if known.stands(fields):
-                if fields.flags & PICKLED:
-                    self.count(known, fields)
-                return found, holding
-        self.sweep()
-        new = fields.cookie not in self._peers
         lease: Lease | None = None
+        met: set[bytes] = set()
         try:
-            lease = self._lease(handle)
-            peer: Peer = lease.peer
-            index = peer.entry(handle).slot
+            while lease is None:
+                peer = self._met(handle, met)
+                try:
+                    lease, index = peer.held(handle)
+                except (HandleExpiredError, InvalidArgumentError):
+                    if self._stays(peer):
+                        raise
             found = self.cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
-            peer.expect_exported(handle)
-        except BaseException:
-            del lease  # released here, not when the traceback is
-            if new:
-                self._discard(fields.cookie)
-            raise
-        self.count(peer, fields)
-        return found, lease
+            peer.expect_stands(handle)
+            self.count(peer, fields_of(handle))
+            return found, lease
+        finally:
+            lease = None  # released here, not when a traceback is
+            self._discard_idle(met)
 
     def sweep(self) -> None:
         """Forget dead peers. Their descriptors are closed once nothing is open from them."""

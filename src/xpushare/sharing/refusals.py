@@ -1,5 +1,5 @@
-"""The errors for an exporter that cannot be reached, and for bytes that are no handle or no message of this user and
-boot, made from the codes with which native code refuses.
+"""The errors for an exporter or an export that cannot be opened, and for bytes that are no handle or no message of this
+user and boot, made from the codes with which native code refuses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from xpushare._native import (
     CONSTANTS,
@@ -23,7 +23,14 @@ from xpushare._native import (
     message_memory,
 )
 from xpushare.common.elements import extent
-from xpushare.common.errors import InvalidHandleError, OutOfMemoryError, exporter_gone, from_os_error
+from xpushare.common.errors import (
+    HandleExpiredError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    XpuShareError,
+    exporter_gone,
+    from_os_error,
+)
 from xpushare.sharing import layout
 
 __all__ = ["OF_ARRAY", "Blocked", "error_of", "flaw_of", "leaf_flaw_of", "why_blocked"]
@@ -33,7 +40,7 @@ class Blocked(Exception):
     """Raised if a route is blocked. The text names the obstacle, and how to remove it."""
 
 
-_Maker = Callable[[Refusal, Fields], Exception]
+_Maker: TypeAlias = Callable[[Refusal, Fields], Blocked | XpuShareError]
 
 
 def _gone(how: str) -> _Maker:
@@ -41,15 +48,21 @@ def _gone(how: str) -> _Maker:
 
 
 def _failed(doing: str) -> _Maker:
-    def make(refusal: Refusal, fields: Fields) -> Exception:
+    def make(refusal: Refusal, fields: Fields) -> Blocked | XpuShareError:
         error = OSError(refusal.errno, f"{refusal.what}: {os.strerror(refusal.errno)}")
-        return from_os_error(error, doing.format(what=refusal.what, pid=fields.pid))
+        return from_os_error(error, doing.format(what=refusal.what, detail=refusal.detail, pid=fields.pid))
 
     return make
 
 
 def _invalid(text: str) -> _Maker:
-    return lambda refusal, fields: InvalidHandleError(text.format(what=refusal.what, pid=fields.pid))
+    return lambda refusal, fields: InvalidHandleError(
+        text.format(what=refusal.what, detail=refusal.detail, pid=fields.pid)
+    )
+
+
+def _expired(why: str) -> HandleExpiredError:
+    return HandleExpiredError(f"the handle has expired: {why}")
 
 
 def _version(what: str) -> _Maker:
@@ -81,6 +94,7 @@ def why_blocked(call: str, number: int) -> Blocked:
 
 
 _MAPPING: Final = "mapping the table of process {pid}"
+_MEMORY: Final = "mapping {detail} bytes of process {pid}"
 _MAKERS: Final[dict[int, _Maker]] = {
     CONSTANTS[f"REFUSED_{name}"]: maker
     for name, maker in {
@@ -104,13 +118,28 @@ _MAKERS: Final[dict[int, _Maker]] = {
         "COMMONS_FULL": lambda refusal, fields: OutOfMemoryError(
             f"process {fields.pid} serves as many importing processes as it can (1023)", native=refusal.errno
         ),
+        "EXPORTER_ENDED": _gone("it ended"),
+        "ENTRY_NONE": _invalid("the handle names no entry of a table"),
+        "ENTRY_ENDED": lambda refusal, _fields: _expired(
+            layout.REASONS.get(refusal.detail, "its exporter withdrew it")
+        ),
+        "ENTRY_UNFIT": _invalid("the handle does not fit what process {pid} exports under it"),
+        "NOT_DIRECT": lambda _refusal, _fields: Blocked("the exporter was met by another route"),
+        "ON_DEMAND": lambda _refusal, _fields: Blocked(
+            "these file descriptors are made on demand, by the exporter's socket only"
+        ),
+        "FD_FREED": lambda _refusal, _fields: _expired("the object behind it was freed just now"),
+        "FD_OTHER": lambda _refusal, _fields: _expired("its file descriptor number was used again"),
+        "OBJECT_UNREAD": _failed("looking at an object of process {pid}"),
+        "MEMORY_FAILED": _failed(_MEMORY),
+        "MEMORY_UNFIT": _invalid(_MEMORY + ": {what}"),
     }.items()
 }
 
 
-def error_of(refusal: Refusal, fields: Fields) -> Exception:
-    """Return the error for a refused attempt to reach the exporter that `fields` name. It is `Blocked` if another route
-    may succeed.
+def error_of(refusal: Refusal, fields: Fields) -> Blocked | XpuShareError:
+    """Return the error for a refused attempt to reach the exporter or the export that `fields` name. It is `Blocked` if
+    another route may succeed.
     """
     return _MAKERS[refusal.code](refusal, fields)
 

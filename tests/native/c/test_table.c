@@ -1,5 +1,6 @@
 /* Entries of a hostile peer's table, and the files it gives. */
 #include "support.h"
+#include "../../../src/engine/exporter.h"
 
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 4
@@ -132,31 +133,58 @@ static void test_files(void)
     refused(fd, wanted, "ordinary pages"); /* a hole in it is a SIGBUS */
 }
 
+static xp_refusal_code fds_of(const xp_exporter *x, const xp_entry *e, int *fds)
+{
+    xp_refusal why;
+    return xp_fetch_fds(x, &fitting, e, fds, &why) ? XP_NOT_REFUSED : why.code;
+}
+
+static xp_refusal_code mapping_of(const xp_exporter *x, const xp_entry *e)
+{
+    xp_refusal why;
+    char *mapped = xp_fetch_mapping(x, &fitting, e, &why);
+    if (mapped)
+        munmap(mapped, e->exposed_nbytes);
+    return mapped ? XP_NOT_REFUSED : why.code;
+}
+
 static void test_fetching_from_another_process(void)
 {
     set_up();
-    int fd = memfd(8192, F_SEAL_SHRINK), pidfd = xp_pidfd_open(getpid()), fds[XP_ENTRY_FDS];
-    CHECK(pidfd >= 0);
+    int fd = memfd(8192, F_SEAL_SHRINK), fds[XP_ENTRY_FDS];
+    xp_exporter x = {.table = table, .pidfd = xp_pidfd_open(getpid())};
+    CHECK(x.pidfd >= 0);
     xp_entry e = sound, copy;
+    xp_refusal why;
     e.fds[0] = fd;
     *entry(2) = e;
-    EQUAL(xp_read_entry(table, &fitting, &copy), XP_LIVE);
-    CHECK(xp_fetch_fds(table, pidfd, &fitting, &copy, fds));
+    CHECK(xp_find_entry(&x, &fitting, &copy, &why) && xp_entry_stands(&x, &fitting, &why));
+    CHECK(xp_exporter_lives(&x, &why));
+    EQUAL(fds_of(&x, &copy, fds), XP_NOT_REFUSED);
     close(fds[0]);
-    char *mapped = xp_fetch_mapping(table, pidfd, &fitting, &copy);
-    CHECK(mapped != NULL);
-    munmap(mapped, copy.exposed_nbytes);
+    EQUAL(mapping_of(&x, &copy), XP_NOT_REFUSED);
     copy.inode = 1;
-    CHECK(!xp_fetch_fds(table, pidfd, &fitting, &copy, fds) && xp_fetch_mapping(table, pidfd, &fitting, &copy) == NULL);
+    EQUAL(fds_of(&x, &copy, fds), XP_REFUSED_FD_OTHER);
+    EQUAL(mapping_of(&x, &copy), XP_REFUSED_MEMORY_UNFIT);
+    CHECK(!xp_fd_belongs(&x, &fitting, &copy, fd, &why) && why.code == XP_REFUSED_FD_OTHER);
+    CHECK(!xp_fd_belongs(&x, &fitting, &copy, -1, &why) && why.code == XP_REFUSED_OBJECT_UNREAD && why.error == EBADF);
+    CHECK(xp_map_fetched(&copy, -1, &why) == NULL && why.code == XP_REFUSED_MEMORY_FAILED && why.error == EBADF);
+    EQUAL(why.detail, copy.exposed_nbytes);
     copy.inode = 0;
     copy.exposed_nbytes = 8193;
-    CHECK(xp_fetch_mapping(table, pidfd, &fitting, &copy) == NULL);
+    EQUAL(mapping_of(&x, &copy), XP_REFUSED_MEMORY_UNFIT);
     copy.exposed_nbytes = 4096;
+    XP_STORE(&entry(2)->retired, fitting.generation);
+    XP_STORE(&entry(2)->reason, XP_REASON_FREED);
     XP_STORE(&entry(2)->generation, 0); /* withdrawn meanwhile */
-    CHECK(!xp_fetch_fds(table, pidfd, &fitting, &copy, fds) && xp_fetch_mapping(table, pidfd, &fitting, &copy) == NULL);
+    EQUAL(fds_of(&x, &copy, fds), XP_REFUSED_ENTRY_ENDED);
+    EQUAL(mapping_of(&x, &copy), XP_REFUSED_ENTRY_ENDED);
+    CHECK(!xp_find_entry(&x, &fitting, &e, &why) && why.code == XP_REFUSED_ENTRY_ENDED);
+    EQUAL(why.detail, XP_REASON_FREED);
     copy.fds[0] = -1;
-    CHECK(!xp_fetch_fds(table, pidfd, &fitting, &copy, fds));
-    close(pidfd);
+    EQUAL(fds_of(&x, &copy, fds), XP_REFUSED_FD_FREED);
+    EQUAL(mapping_of(&x, &copy), XP_REFUSED_FD_FREED);
+    close(x.pidfd);
     close(fd);
     munmap(table, XP_TABLE_SIZE);
 }

@@ -1,6 +1,7 @@
 /* An entry of a peer's table against a handle, both of any content, and the files that a peer may give. What is taken
  * for live fits the handle, and what is mapped can be read to its last byte. */
 #include "../c/support.h"
+#include "../../../src/engine/exporter.h"
 
 #include <fcntl.h>
 
@@ -12,15 +13,16 @@
 enum { FILES = 6 };
 
 static char *table;
-static int files[FILES], pidfd;
+static int files[FILES];
+static xp_exporter exporter;
 
 static void set_up(void)
 {
     table = mmap(NULL, XP_TABLE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(table != MAP_FAILED);
-    pidfd = xp_pidfd_open(getpid());
+    exporter = (xp_exporter){.table = table, .pidfd = xp_pidfd_open(getpid())};
     int pipes[2];
-    CHECK(pidfd >= 0 && pipe2(pipes, O_CLOEXEC) == 0);
+    CHECK(exporter.pidfd >= 0 && pipe2(pipes, O_CLOEXEC) == 0);
     close(pipes[1]);
     files[0] = memfd(NBYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     files[1] = memfd(NBYTES, F_SEAL_GROW);
@@ -37,16 +39,17 @@ static void set_up(void)
 static void follow(const xp_handle *h, const xp_entry *e)
 {
     int fds[XP_ENTRY_FDS];
+    xp_refusal why = {.code = XP_NOT_REFUSED};
     if (e->flags & XP_ENTRY_ON_DEMAND)
         return;
     if (e->flags & XP_ENTRY_MEMFD) {
-        char *mapped = e->fd_count == 1 ? xp_fetch_mapping(table, pidfd, h, e) : NULL;
+        char *mapped = e->fd_count == 1 ? xp_fetch_mapping(&exporter, h, e, &why) : NULL;
         if (mapped) {
             CHECK(e->exposed_nbytes > 0 && e->exposed_nbytes <= NBYTES);
             CHECK(*(volatile char *)(mapped + e->exposed_nbytes - 1) == 0);
             munmap(mapped, e->exposed_nbytes);
         }
-    } else if (xp_fetch_fds(table, pidfd, h, e, fds)) {
+    } else if (xp_fetch_fds(&exporter, h, e, fds, &why)) {
         for (uint32_t i = 0; i < e->fd_count; i++)
             close(fds[i]);
     }

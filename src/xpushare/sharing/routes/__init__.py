@@ -1,6 +1,6 @@
 """The routes by which an exporter's file descriptors reach an importer, in the order in which they are tried.
 
-A route is a module with `name`, `meet(handle) -> Met` and `fetch(pidfd, wanted) -> list[Fetched]`. Both raise `Blocked`
+A route is a module with `name`, `meet(handle) -> Met` and `fetch(peer, wanted) -> list[Fetched]`. Both raise `Blocked`
 if something refuses them (the next route is tried). `meet` raises `HandleExpiredError` if the exporter is certainly
 gone. `fetch` returns for each entry its descriptors or an error, which is `Blocked` if the next route may still get the
 descriptors.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from xpushare._native import PeerTable
 from xpushare.common.errors import RouteError, XpuShareError
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing.handle import Handle, fields_of
@@ -26,7 +27,7 @@ class Route(Protocol):
     name: str
 
     def meet(self, handle: Handle) -> Met: ...
-    def fetch(self, pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]: ...
+    def fetch(self, peer: PeerTable, wanted: Sequence[Wanted]) -> list[Fetched]: ...
 
 
 _known: tuple[Route, ...] = (pidfd, socket)
@@ -63,7 +64,7 @@ def meet(handle: Handle) -> Met:
     raise _refused(handle, reasons)
 
 
-def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[list[OwnedFd] | XpuShareError]:
+def fetch(peer: PeerTable, wanted: Sequence[Wanted]) -> list[list[OwnedFd] | XpuShareError]:
     """Fetch the descriptors of entries of one exporter, with as few requests as possible. Returns for each entry all of
     them, or the error.
     """
@@ -76,7 +77,7 @@ def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[list[OwnedFd]
             if not left:
                 break
             try:
-                got = route.fetch(pidfd, [wanted[at] for at in left])
+                got = route.fetch(peer, [wanted[at] for at in left])
             except Blocked as blocked:
                 got = [blocked.with_traceback(None)] * len(left)
             for at, each in zip(left, got, strict=True):

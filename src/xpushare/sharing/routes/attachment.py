@@ -16,12 +16,9 @@ __all__ = ["Blocked", "Fetched", "Met", "Wanted", "met"]
 
 
 class Wanted(NamedTuple):
-    """A request for the `fd_count` descriptors of a handle's entry. `fds` are their numbers in the exporter. If `fds`
-    is None, the exporter makes the descriptors on demand.
-    """
+    """A request for the `fd_count` descriptors of a handle's entry."""
 
     handle: Handle
-    fds: tuple[int, ...] | None
     fd_count: int
 
 

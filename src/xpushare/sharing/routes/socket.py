@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from xpushare._native import CONSTANTS, LAYOUT, Fields, read_reply, request
+from xpushare._native import CONSTANTS, LAYOUT, Fields, PeerTable, read_reply, request
 from xpushare.common import system
 from xpushare.common.errors import (
     HandleExpiredError,
@@ -190,7 +190,7 @@ def meet(handle: Handle) -> Met:
         raise
 
 
-def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # noqa: ARG001
+def fetch(_peer: PeerTable | None, wanted: Sequence[Wanted]) -> list[Fetched]:
     """Fetch the descriptors of all entries with as few requests as possible. The exporter answers a request for as many
     of the first entries as fit into one packet. The request is then repeated for the remaining entries.
     """
