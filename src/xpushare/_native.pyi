@@ -137,9 +137,6 @@ def lock(fd: int, at: int) -> bool:
 def lock_shared(fd: int, at: int) -> bool:
     """Take a POSIX read lock on byte `at`, without waiting. Returns False if another process holds a write lock."""
 
-def crew_joined(fd: int, /) -> None:
-    """Release this process's lock on byte CREW_JOIN of a crew's file, if it has one. An `fd` of -1 is ignored."""
-
 def lock_for_life(fd: int, at: int) -> bool:
     """Take a lock as `lock` does, and hold it as long as `fd` is open. The kernel drops a POSIX lock when the process
     closes any descriptor of the file, even one that a peer has sent. `OwnedFd.close` then takes the lock again.
@@ -1790,6 +1787,42 @@ class Crew:
         other process may be in the crew.
         """
 
+    @staticmethod
+    def joined(fd: int, /) -> None:
+        """Release this process's lock on byte CREW_JOIN of a crew's file, if it has one. An `fd` of -1 is ignored."""
+
+    @staticmethod
+    def channel_nbytes(geometry: tuple[int, ...], /) -> int:
+        """Return the size of a channel's control words, or 0 if such a channel is impossible. The geometry consists of
+        the bytes of a frame, the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of
+        metadata, the bytes of text, and 1 if devices work on frames.
+        """
+
+    def channel_begin(self, geometry: tuple[int, ...], text: bytes, /) -> None:
+        """Initialise new control words for a channel with this geometry. `text` is stored beside it (see
+        `channel_geometry`).
+        """
+
+    def channel_geometry(self) -> tuple[tuple[int, ...], bytes]:
+        """Return the geometry and the text of a channel that another process began. Raises ValueError if its control
+        words are not those of a channel.
+        """
+
+    def channel_move(self) -> None:
+        """Make a channel's readers switch to the next channel of that name. Used if the memory of the slots has ended
+        with the process that made it.
+        """
+
+    def channel_owner(self) -> int | None:
+        """Return the pid of the process that has the channel's lock, 0 if it is not visible here, or None if no process
+        has it.
+        """
+
+    def channel_survey(self) -> tuple[list[tuple[Any, ...]], int]:
+        """Return an overview of a channel for people: the member, pid, role, cursor, missed, received, held and label
+        of each member, and the seq of the next frame.
+        """
+
 class LockMember:
     """One member of a lock's crew, the processes that have the lock open. The caller must hold the POSIX lock on byte
     CREW_JOIN of the crew's file while it makes a member. If a callable is passed instead of a crew, each use calls it
@@ -1892,37 +1925,6 @@ CHANNEL_SAID_END: int
 CHANNEL_MOVED: int
 CHANNEL_SPARE: int
 CHANNEL_TEXT: int
-
-def channel_nbytes(geometry: tuple[int, ...], /) -> int:
-    """Return the size of a channel's control words, or 0 if such a channel is impossible. The geometry consists of the
-    bytes of a frame, the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of
-    metadata, the bytes of text, and 1 if devices work on frames.
-    """
-
-def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None:
-    """Initialise new control words for a channel with this geometry. `text` is stored beside it (see
-    `channel_geometry`).
-    """
-
-def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
-    """Return the geometry and the text of a channel that another process began. Raises ValueError if its control words
-    are not those of a channel.
-    """
-
-def channel_move(crew: Crew, /) -> None:
-    """Make a channel's readers switch to the next channel of that name. Used if the memory of the slots has ended with
-    the process that made it.
-    """
-
-def channel_owner(crew: Crew, /) -> int | None:
-    """Return the pid of the process that has the channel's lock, 0 if it is not visible here, or None if no process has
-    it.
-    """
-
-def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
-    """Return an overview of a channel for people: the member, pid, role, cursor, missed, received, held and label of
-    each member, and the seq of the next frame.
-    """
 
 class ChannelEnd:
     """One member of a channel's crew, the processes that have the channel open. The caller must hold the POSIX lock on

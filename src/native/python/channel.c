@@ -1,107 +1,6 @@
 /* ChannelEnd: the Python side of engine/channel.h. */
 #include "ends.h"
 
-#define KIND_CHANNEL 3u
-
-static bool numbers(PyObject *tuple, uint64_t *out, Py_ssize_t n)
-{
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n) {
-        PyErr_SetString(PyExc_TypeError, "a geometry is a tuple of ten numbers");
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (xp_as_u64(PyTuple_GetItem(tuple, i), &out[i]) < 0)
-            return false;
-    return true;
-}
-
-static bool geometry_from(PyObject *tuple, xp_geometry *g)
-{
-    uint64_t v[10];
-    if (!numbers(tuple, v, 10))
-        return false;
-    for (int i = 1; i < 10; i++)
-        if (v[i] > UINT32_MAX) {
-            PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
-            return false;
-        }
-    *g = (xp_geometry){.nbytes = v[0], .slots = (uint32_t)v[1], .spare = (uint32_t)v[2], .writers = (uint32_t)v[3],
-                       .history = (uint32_t)v[4], .redeliver = (uint32_t)v[5], .on_full = (uint32_t)v[6],
-                       .meta_nbytes = (uint32_t)v[7], .text_nbytes = (uint32_t)v[8], .device = (uint32_t)v[9]};
-    return true;
-}
-
-static PyObject *channel_nbytes(PyObject *Py_UNUSED(m), PyObject *arg)
-{
-    xp_geometry g;
-    return geometry_from(arg, &g) ? PyLong_FromUnsignedLongLong(xp_channel_nbytes(&g)) : NULL;
-}
-
-static PyObject *channel_begin(PyObject *Py_UNUSED(m), PyObject *args)
-{
-    PyObject *o_crew, *o_geometry;
-    const char *text;
-    Py_ssize_t n;
-    xp_geometry g;
-    if (!PyArg_ParseTuple(args, "OOy#", &o_crew, &o_geometry, &text, &n) || !geometry_from(o_geometry, &g))
-        return NULL;
-    xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
-    if (c == NULL)
-        return NULL;
-    if (c->nbytes < xp_channel_nbytes(&g) || n > (Py_ssize_t)XP_CHANNEL_TEXT) {
-        PyErr_SetString(PyExc_ValueError, "the channel does not fit");
-        return NULL;
-    }
-    xp_channel_begin(c, &g, text, (uint32_t)n);
-    Py_RETURN_NONE;
-}
-
-/* The crew of a channel that another process has begun. ValueError: its words are invalid. */
-static xp_crew *begun(PyObject *o_crew, xp_geometry *g)
-{
-    xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
-    if (c && !xp_channel_geometry(c, g)) {
-        PyErr_SetString(PyExc_ValueError, "the words of the channel do not fit in their memory");
-        return NULL;
-    }
-    return c;
-}
-
-/* (geometry, text) of a channel that another process has begun. */
-static PyObject *channel_geometry(PyObject *Py_UNUSED(m), PyObject *o_crew)
-{
-    xp_geometry g;
-    xp_crew *c = begun(o_crew, &g);
-    if (c == NULL)
-        return NULL;
-    const xp_channel_words *w = xp_crew_words(c);
-    return Py_BuildValue("(KIIIIIIIII)y#", (unsigned long long)g.nbytes, g.slots, g.spare, g.writers, g.history, g.redeliver,
-                         g.on_full, g.meta_nbytes, g.text_nbytes, g.device, w->text,
-                         (Py_ssize_t)strnlen(w->text, XP_CHANNEL_TEXT));
-}
-
-static PyObject *channel_move(PyObject *Py_UNUSED(m), PyObject *o_crew)
-{
-    xp_geometry g;
-    xp_crew *c = begun(o_crew, &g);
-    if (c == NULL)
-        return NULL;
-    xp_channel_move(c);
-    Py_RETURN_NONE;
-}
-
-/* The pid of the process that has the channel's lock: 0 if it cannot be seen, None if no process has it. */
-static PyObject *channel_owner(PyObject *Py_UNUSED(m), PyObject *o_crew)
-{
-    xp_geometry g;
-    xp_crew *c = begun(o_crew, &g);
-    if (c == NULL)
-        return NULL;
-    uint64_t owner = XP_LOAD(&((xp_channel_words *)xp_crew_words(c))->lock.owner) & XP_LOCK_MEMBER;
-    int pid = owner && owner <= XP_CREW_MEMBERS ? xp_crew_pid(c, (uint32_t)owner - 1) : -1;
-    return pid < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(pid);
-}
-
 /* --- ChannelEnd --------------------------------------------------------------------------------------------------- */
 
 static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
@@ -117,13 +16,9 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
         PyErr_SetString(PyExc_TypeError, "the classes of loans and frames derive from LoanBase and FrameBase");
         return NULL;
     }
-    xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
+    xp_crew *c = xp_channel_of(o_crew, &g);
     if (c == NULL)
         return NULL;
-    if (!xp_channel_geometry(c, &g)) {
-        PyErr_SetString(PyExc_ValueError, "the words of the channel do not fit in their memory");
-        return NULL;
-    }
     xp_end_object *self = (xp_end_object *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -255,38 +150,6 @@ static PyObject *end_reads(PyObject *self, PyObject *arg)
     return list;
 }
 
-/* For people: [(member, pid, role, cursor, missed, got, holding, label)], and the seq of the next frame. Reads
- * without the lock. */
-static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
-{
-    xp_geometry g;
-    xp_crew *c = begun(o_crew, &g);
-    if (c == NULL)
-        return NULL;
-    const xp_channel_words *w = xp_crew_words(c);
-    PyObject *list = PyList_New(0);
-    for (uint32_t m = 0; list && m < XP_CREW_MEMBERS; m++) {
-        const xp_end_words *end = &w->ends[m];
-        const xp_crew_member *record = &xp_crew_head_of(c)->members[m];
-        uint32_t role = XP_LOAD(&end->role), holding = 0;
-        int64_t missed = XP_RELAXED(&end->missed);
-        int pid = role ? xp_crew_pid(c, m) : -1;
-        if (pid < 0)
-            continue;
-        for (uint32_t i = 0; i < g.slots + g.spare; i++)
-            holding += XP_RELAXED(&w->slots[i].holders[m / 64]) >> m % 64 & 1;
-        PyObject *label = PyUnicode_DecodeUTF8(record->label, (Py_ssize_t)strnlen(record->label, XP_CREW_LABEL), "replace");
-        PyObject *v = label ? Py_BuildValue("(IiIKKKIN)", m, pid, role, (unsigned long long)XP_RELAXED(&end->cursor),
-                                            missed > 0 ? (unsigned long long)missed : 0,
-                                            (unsigned long long)XP_RELAXED(&end->got), holding, label)
-                            : NULL;
-        if (v == NULL || PyList_Append(list, v) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(v);
-    }
-    return list ? Py_BuildValue("(NK)", list, (unsigned long long)XP_LOAD(&w->next_seq)) : NULL;
-}
-
 /* When a member joined, which tells it from others with the same index. */
 static PyObject *end_since(PyObject *self, PyObject *arg)
 {
@@ -297,7 +160,6 @@ static PyObject *end_since(PyObject *self, PyObject *arg)
     return PyLong_FromUnsignedLongLong(m < XP_CREW_MEMBERS ? XP_LOAD(&xp_crew_head_of(e->c)->members[m].since_ns) : 0);
 }
 
-static PyObject *end_member(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLong(((xp_end_object *)self)->e.m); }
 static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
 {
     return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->lost_pid));
@@ -324,15 +186,9 @@ static PyObject *end_use_arrays(PyObject *self, PyObject *const *args, Py_ssize_
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *get_arrays(PyObject *self, void *Py_UNUSED(c))
-{
-    PyObject *arrays = ((xp_end_object *)self)->arrays;
-    return Py_NewRef(arrays ? arrays : Py_None);
-}
-
 static PyGetSetDef end_getset[] = {
-    {"member", end_member, NULL, NULL, NULL}, {"lost_pid", end_lost, NULL, NULL, NULL},
-    {"arrays", get_arrays, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+    {"lost_pid", end_lost, NULL, NULL, NULL}, XP_OBJECT("arrays", xp_end_object, arrays), {NULL, NULL, NULL, NULL, NULL},
+};
 
 static PyMethodDef end_methods[] = {
     {"loan", end_loan, METH_O, NULL},
@@ -350,7 +206,8 @@ static PyMethodDef end_methods[] = {
 };
 
 static PyMemberDef end_members[] = {
-    XP_WEAKREFS(xp_end_object), {"lost", T_ULONGLONG, offsetof(xp_end_object, lost), 0, NULL}, {NULL, 0, 0, 0, NULL},
+    XP_WEAKREFS(xp_end_object), {"member", T_UINT, offsetof(xp_end_object, e.m), READONLY, NULL},
+    {"lost", T_ULONGLONG, offsetof(xp_end_object, lost), 0, NULL}, {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot end_slots[] = {
@@ -359,16 +216,6 @@ static PyType_Slot end_slots[] = {
 };
 static PyType_Spec end_spec = {"xpushare._native.ChannelEnd", sizeof(xp_end_object), 0,
                               XP_WITH_GC | Py_TPFLAGS_BASETYPE, end_slots};
-
-static PyMethodDef functions[] = {
-    {"channel_nbytes", channel_nbytes, METH_O, NULL},
-    {"channel_begin", channel_begin, METH_VARARGS, NULL},
-    {"channel_geometry", channel_geometry, METH_O, NULL},
-    {"channel_move", channel_move, METH_O, NULL},
-    {"channel_owner", channel_owner, METH_O, NULL},
-    {"channel_survey", channel_survey, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
 
 static const struct {
     const char *name;
@@ -381,8 +228,6 @@ static const struct {
 
 int xp_init_channel(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, functions) < 0)
-        return -1;
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
             return -1;

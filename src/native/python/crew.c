@@ -1,5 +1,5 @@
 /* Crew, Lock and Atomic: the Python side of engine/crew.h and engine/lock.h. */
-#include "objects.h"
+#include "ends.h"
 
 #include "../../engine/lock.h"
 
@@ -7,6 +7,7 @@
 
 #define KIND_LOCK 1u
 #define KIND_ATOMIC 2u
+#define KIND_CHANNEL 3u
 
 /* --- Crew --------------------------------------------------------------------------------------------------------- */
 
@@ -25,7 +26,7 @@ static void prepare(xp_crew *c, uint32_t kind, bool fresh, int64_t initial)
         c->bells[0] = &w->bell;
         if (fresh)
             xp_atomic_store(w, initial);
-    } else if (kind == KIND_LOCK) { /* a channel's: see channel.c */
+    } else if (kind == KIND_LOCK) { /* a channel's: see engine/channel.c */
         c->bells[0] = &((xp_lock_words *)xp_crew_words(c))->bell;
     }
 }
@@ -102,7 +103,7 @@ static xp_crew *crew(PyObject *self)
     return wrong ? NULL : c;
 }
 
-xp_crew *xp_crew_of(PyObject *object, uint32_t kind)
+static xp_crew *crew_of(PyObject *object, uint32_t kind)
 {
     if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)crew_dealloc &&
         ((xp_crew_object *)object)->kind == kind)
@@ -157,10 +158,156 @@ static PyObject *crew_move(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static bool numbers(PyObject *tuple, uint64_t *out, Py_ssize_t n)
+{
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n) {
+        PyErr_SetString(PyExc_TypeError, "a geometry is a tuple of ten numbers");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (xp_as_u64(PyTuple_GetItem(tuple, i), &out[i]) < 0)
+            return false;
+    return true;
+}
+
+static bool geometry_from(PyObject *tuple, xp_geometry *g)
+{
+    uint64_t v[10];
+    if (!numbers(tuple, v, 10))
+        return false;
+    for (int i = 1; i < 10; i++)
+        if (v[i] > UINT32_MAX) {
+            PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
+            return false;
+        }
+    *g = (xp_geometry){.nbytes = v[0], .slots = (uint32_t)v[1], .spare = (uint32_t)v[2], .writers = (uint32_t)v[3],
+                       .history = (uint32_t)v[4], .redeliver = (uint32_t)v[5], .on_full = (uint32_t)v[6],
+                       .meta_nbytes = (uint32_t)v[7], .text_nbytes = (uint32_t)v[8], .device = (uint32_t)v[9]};
+    return true;
+}
+
+static PyObject *channel_nbytes(PyObject *Py_UNUSED(none), PyObject *arg)
+{
+    xp_geometry g;
+    return geometry_from(arg, &g) ? PyLong_FromUnsignedLongLong(xp_channel_nbytes(&g)) : NULL;
+}
+
+static PyObject *channel_begin(PyObject *self, PyObject *args)
+{
+    PyObject *o_geometry;
+    const char *text;
+    Py_ssize_t n;
+    xp_geometry g;
+    if (!PyArg_ParseTuple(args, "Oy#", &o_geometry, &text, &n) || !geometry_from(o_geometry, &g))
+        return NULL;
+    xp_crew *c = crew_of(self, KIND_CHANNEL);
+    if (c == NULL)
+        return NULL;
+    if (c->nbytes < xp_channel_nbytes(&g) || n > (Py_ssize_t)XP_CHANNEL_TEXT) {
+        PyErr_SetString(PyExc_ValueError, "the channel does not fit");
+        return NULL;
+    }
+    xp_channel_begin(c, &g, text, (uint32_t)n);
+    Py_RETURN_NONE;
+}
+
+xp_crew *xp_channel_of(PyObject *o_crew, xp_geometry *g)
+{
+    xp_crew *c = crew_of(o_crew, KIND_CHANNEL);
+    if (c && !xp_channel_geometry(c, g)) {
+        PyErr_SetString(PyExc_ValueError, "the words of the channel do not fit in their memory");
+        return NULL;
+    }
+    return c;
+}
+
+/* (geometry, text) of a channel that another process has begun. */
+static PyObject *channel_geometry(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    xp_geometry g;
+    xp_crew *c = xp_channel_of(self, &g);
+    if (c == NULL)
+        return NULL;
+    const xp_channel_words *w = xp_crew_words(c);
+    return Py_BuildValue("(KIIIIIIIII)y#", (unsigned long long)g.nbytes, g.slots, g.spare, g.writers, g.history, g.redeliver,
+                         g.on_full, g.meta_nbytes, g.text_nbytes, g.device, w->text,
+                         (Py_ssize_t)strnlen(w->text, XP_CHANNEL_TEXT));
+}
+
+static PyObject *channel_move(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    xp_geometry g;
+    xp_crew *c = xp_channel_of(self, &g);
+    if (c == NULL)
+        return NULL;
+    xp_channel_move(c);
+    Py_RETURN_NONE;
+}
+
+/* The pid of the process that has the channel's lock: 0 if it cannot be seen, None if no process has it. */
+static PyObject *channel_owner(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    xp_geometry g;
+    xp_crew *c = xp_channel_of(self, &g);
+    if (c == NULL)
+        return NULL;
+    uint64_t owner = XP_LOAD(&((xp_channel_words *)xp_crew_words(c))->lock.owner) & XP_LOCK_MEMBER;
+    int pid = owner && owner <= XP_CREW_MEMBERS ? xp_crew_pid(c, (uint32_t)owner - 1) : -1;
+    return pid < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(pid);
+}
+
+/* For people: [(member, pid, role, cursor, missed, got, holding, label)], and the seq of the next frame. Reads
+ * without the lock. */
+static PyObject *channel_survey(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    xp_geometry g;
+    xp_crew *c = xp_channel_of(self, &g);
+    if (c == NULL)
+        return NULL;
+    const xp_channel_words *w = xp_crew_words(c);
+    PyObject *list = PyList_New(0);
+    for (uint32_t m = 0; list && m < XP_CREW_MEMBERS; m++) {
+        const xp_end_words *end = &w->ends[m];
+        const xp_crew_member *record = &xp_crew_head_of(c)->members[m];
+        uint32_t role = XP_LOAD(&end->role), holding = 0;
+        int64_t missed = XP_RELAXED(&end->missed);
+        int pid = role ? xp_crew_pid(c, m) : -1;
+        if (pid < 0)
+            continue;
+        for (uint32_t i = 0; i < g.slots + g.spare; i++)
+            holding += XP_RELAXED(&w->slots[i].holders[m / 64]) >> m % 64 & 1;
+        PyObject *label = PyUnicode_DecodeUTF8(record->label, (Py_ssize_t)strnlen(record->label, XP_CREW_LABEL), "replace");
+        PyObject *v = label ? Py_BuildValue("(IiIKKKIN)", m, pid, role, (unsigned long long)XP_RELAXED(&end->cursor),
+                                            missed > 0 ? (unsigned long long)missed : 0,
+                                            (unsigned long long)XP_RELAXED(&end->got), holding, label)
+                            : NULL;
+        if (v == NULL || PyList_Append(list, v) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(v);
+    }
+    return list ? Py_BuildValue("(NK)", list, (unsigned long long)XP_LOAD(&w->next_seq)) : NULL;
+}
+
+static PyObject *crew_joined(PyObject *Py_UNUSED(m), PyObject *arg)
+{
+    int fd;
+    if (xp_as_int(arg, &fd) < 0)
+        return NULL;
+    xp_lock(fd, XP_CREW_JOIN, false);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef crew_methods[] = {
     {"move", crew_move, METH_O, NULL},
     {"close", crew_close, METH_NOARGS, NULL},
     {"pid", crew_pid, METH_O, NULL},
+    {"joined", crew_joined, METH_O | METH_STATIC, NULL},
+    {"channel_nbytes", channel_nbytes, METH_O | METH_STATIC, NULL},
+    {"channel_begin", channel_begin, METH_VARARGS, NULL},
+    {"channel_geometry", channel_geometry, METH_NOARGS, NULL},
+    {"channel_move", channel_move, METH_NOARGS, NULL},
+    {"channel_owner", channel_owner, METH_NOARGS, NULL},
+    {"channel_survey", channel_survey, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -194,7 +341,7 @@ static PyObject *member_new(PyTypeObject *type, PyObject *args, uint32_t kind)
     if (!PyArg_ParseTuple(args, "Os|OO", &o_crew, &label, &held, &died))
         return NULL;
     bool unopened = PyCallable_Check(o_crew);
-    xp_crew *c = unopened ? NULL : xp_crew_of(o_crew, kind);
+    xp_crew *c = unopened ? NULL : crew_of(o_crew, kind);
     if (c == NULL && !unopened)
         return NULL;
     xp_member_object *self = (xp_member_object *)PyType_GenericAlloc(type, 0);
@@ -537,21 +684,8 @@ static PyType_Slot atomic_slots[] = {
 static PyType_Spec atomic_spec = {"xpushare._native.AtomicMember", sizeof(xp_member_object), 0,
                                   XP_WITH_GC | Py_TPFLAGS_BASETYPE, atomic_slots};
 
-static PyObject *crew_joined(PyObject *Py_UNUSED(m), PyObject *arg)
-{
-    int fd;
-    if (xp_as_int(arg, &fd) < 0)
-        return NULL;
-    xp_lock(fd, XP_CREW_JOIN, false);
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef functions[] = {{"crew_joined", crew_joined, METH_O, NULL}, {NULL, NULL, 0, NULL}};
-
 int xp_init_crew(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, functions) < 0)
-        return -1;
     if (PyModule_AddIntConstant(module, "CREW_MEMBERS", XP_CREW_MEMBERS) < 0 ||
         PyModule_AddIntConstant(module, "CREW_VERSION", XP_CREW_VERSION) < 0 ||
         PyModule_AddIntConstant(module, "CREW_JOIN", XP_CREW_JOIN) < 0 ||

@@ -29,6 +29,10 @@ typedef struct {
     xp_end e;
 } xp_end_object;
 
+/* crew.c: the crew of a channel that a process has begun, borrowed. NULL with TypeError, with ValueError if its words
+ * are invalid, or with InvalidArgumentError if it is of no more use. */
+xp_crew *xp_channel_of(PyObject *crew, xp_geometry *g);
+
 /* NULL with an exception if it is closed, or belongs to another process. */
 static inline xp_end *xp_end_of(PyObject *self)
 {

@@ -116,23 +116,12 @@ static PyObject *range_new(PyTypeObject *type, char *base, uint64_t nbytes)
     return (PyObject *)r;
 }
 
-static PyObject *range_address(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_range *)self)->base);
-}
-
-static PyObject *range_nbytes(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong(((xp_range *)self)->nbytes);
-}
-
-static PyGetSetDef range_getset[] = {
-    {"address", range_address, NULL, NULL, NULL},
-    {"nbytes", range_nbytes, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
+static PyMemberDef range_members[] = {
+    XP_WEAKREFS(xp_range),
+    {"address", T_ULONGLONG, offsetof(xp_range, base), READONLY, NULL},
+    {"nbytes", T_ULONGLONG, offsetof(xp_range, nbytes), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
-
-static PyMemberDef range_members[] = {XP_WEAKREFS(xp_range), {NULL, 0, 0, 0, NULL}};
 
 static PyObject *mapping_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -356,13 +345,13 @@ static PyMethodDef mapping_methods[] = {
 };
 
 static PyType_Slot mapping_slots[] = {
-    {Py_tp_new, mapping_new},       {Py_tp_dealloc, range_dealloc},   {Py_tp_getset, range_getset},
+    {Py_tp_new, mapping_new},       {Py_tp_dealloc, range_dealloc},
     {Py_tp_members, range_members}, {Py_tp_methods, mapping_methods}, {0, NULL},
 };
 static PyType_Spec mapping_spec = {"xpushare._native.Mapping", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT, mapping_slots};
 
 static PyType_Slot reservation_slots[] = {
-    {Py_tp_new, reservation_new},   {Py_tp_dealloc, range_dealloc},       {Py_tp_getset, range_getset},
+    {Py_tp_new, reservation_new},   {Py_tp_dealloc, range_dealloc},
     {Py_tp_members, range_members}, {Py_tp_methods, reservation_methods}, {0, NULL},
 };
 static PyType_Spec reservation_spec = {"xpushare._native.Reservation", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT,

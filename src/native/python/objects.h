@@ -105,8 +105,7 @@ void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses);
 int xp_as_point(PyObject *arg, uint64_t *point);
 int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
-/* crew.c: borrowed; NULL with TypeError, or with InvalidArgumentError if it is of no more use */
-xp_crew *xp_crew_of(PyObject *object, uint32_t kind);
+/* crew.c */
 void xp_crew_unusable(const xp_crew *c, const char *wrong); /* raise why it may not be used; NULL if its lock or atomic is closed */
 
 /* register.c: an object of a class that Python registers; NULL with an exception set */

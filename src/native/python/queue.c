@@ -452,11 +452,6 @@ static PyObject *queue_spent(PyObject *self, void *Py_UNUSED(c))
     return queue ? PyBool_FromLong(xp_queue_spent(queue)) : NULL;
 }
 
-static PyObject *queue_engine(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)((queue_object *)self)->queue);
-}
-
 static PyObject *queue_status(PyObject *self, void *place)
 {
     xp_queue *queue = queue_of(self);
@@ -522,7 +517,6 @@ static PyMethodDef queue_methods[] = {
 };
 
 static PyGetSetDef queue_getset[] = {
-    {"engine", queue_engine, NULL, NULL, NULL},
     {"spent", queue_spent, NULL, NULL, NULL},
     {"place", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, place)},
     {"handed", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, handed)},
@@ -539,9 +533,12 @@ static void queue_end(PyObject *self)
 
 XP_LIFE_PLAIN(queue, .end = queue_end)
 
+static PyMemberDef queue_members[] = {
+    {"engine", T_ULONGLONG, offsetof(queue_object, queue), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot queue_slots[] = {
     {Py_tp_new, queue_new}, {Py_tp_dealloc, queue_dealloc}, {Py_tp_methods, queue_methods},
-    {Py_tp_getset, queue_getset}, {0, NULL},
+    {Py_tp_getset, queue_getset}, {Py_tp_members, queue_members}, {0, NULL},
 };
 static PyType_Spec queue_spec = {"xpushare._native.StreamQueue", sizeof(queue_object), 0, Py_TPFLAGS_DEFAULT,
                                  queue_slots};

@@ -7,6 +7,8 @@ typedef struct {
     PyObject_HEAD
     PyObject *weakrefs, *domain;
     xp_slot *s;
+    xp_words *words;
+    uint32_t index;
 } xp_slot_object;
 
 static inline xp_slot *slot(PyObject *self)
@@ -42,6 +44,8 @@ static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         Py_DECREF(self);
         return xp_raise(&error);
     }
+    self->words = self->s->w;
+    self->index = index;
     self->domain = Py_NewRef(o_domain);
     return (PyObject *)self;
 }
@@ -397,23 +401,6 @@ static PyObject *slot_cancel(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static PyObject *slot_domain(PyObject *self, void *Py_UNUSED(c)) { return Py_NewRef(((xp_slot_object *)self)->domain); }
-
-static PyObject *slot_index(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLong(((xp_slot_object *)self)->s->index);
-}
-
-static PyObject *slot_address(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_slot_object *)self)->s->w);
-}
-
-static PyObject *slot_engine(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_slot_object *)self)->s);
-}
-
 static PyObject *slot_value(PyObject *self, void *Py_UNUSED(c))
 {
     xp_slot *s = slot(self);
@@ -433,10 +420,6 @@ static PyObject *slot_pending(PyObject *self, void *Py_UNUSED(c))
 }
 
 static PyGetSetDef slot_getset[] = {
-    {"domain", slot_domain, NULL, NULL, NULL},
-    {"index", slot_index, NULL, NULL, NULL},
-    {"address", slot_address, NULL, NULL, NULL},
-    {"engine", slot_engine, NULL, NULL, NULL},
     {"value", slot_value, NULL, NULL, NULL},
     {"pending", slot_pending, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -466,7 +449,14 @@ static PyMethodDef slot_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef slot_members[] = {XP_WEAKREFS(xp_slot_object), {NULL, 0, 0, 0, NULL}};
+static PyMemberDef slot_members[] = {
+    XP_WEAKREFS(xp_slot_object),
+    {"domain", T_OBJECT_EX, offsetof(xp_slot_object, domain), READONLY, NULL},
+    {"index", T_UINT, offsetof(xp_slot_object, index), READONLY, NULL},
+    {"address", T_ULONGLONG, offsetof(xp_slot_object, words), READONLY, NULL},
+    {"engine", T_ULONGLONG, offsetof(xp_slot_object, s), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
 
 static PyType_Slot slot_slots[] = {
     {Py_tp_new, slot_new},         XP_LIFE_SLOTS(slot),           {Py_tp_getset, slot_getset},

@@ -172,35 +172,17 @@ static int span_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return 0;
 }
 
-static PyObject *span_address(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_span *)self)->address);
-}
-
-static PyObject *span_nbytes(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromSsize_t(((xp_span *)self)->nbytes);
-}
-
-static PyObject *span_readonly(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyBool_FromLong(((xp_span *)self)->readonly);
-}
-
-static PyObject *span_owner(PyObject *self, void *Py_UNUSED(c)) { return Py_NewRef(((xp_span *)self)->owner); }
-
-static PyGetSetDef span_getset[] = {
-    {"address", span_address, NULL, NULL, NULL},
-    {"nbytes", span_nbytes, NULL, NULL, NULL},
-    {"readonly", span_readonly, NULL, NULL, NULL},
-    {"owner", span_owner, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
+static PyMemberDef span_members[] = {
+    XP_WEAKREFS(xp_span),
+    {"address", T_ULONGLONG, offsetof(xp_span, address), READONLY, NULL},
+    {"nbytes", T_PYSSIZET, offsetof(xp_span, nbytes), READONLY, NULL},
+    {"readonly", T_BOOL, offsetof(xp_span, readonly), READONLY, NULL},
+    {"owner", T_OBJECT_EX, offsetof(xp_span, owner), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
-static PyMemberDef span_members[] = {XP_WEAKREFS(xp_span), {NULL, 0, 0, 0, NULL}};
-
 static PyType_Slot span_slots[] = {
-    {Py_tp_new, span_new}, XP_LIFE_SLOTS(span), {Py_tp_getset, span_getset}, {Py_tp_members, span_members},
+    {Py_tp_new, span_new}, XP_LIFE_SLOTS(span), {Py_tp_members, span_members},
     {Py_bf_getbuffer, span_getbuffer}, {0, NULL},
 };
 static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, XP_WITH_GC, span_slots};

@@ -233,7 +233,7 @@ class Crew:
                     "Each object that has it open is one, in whatever process. Close objects that are not needed"
                 ) from None
             if error.errno == errno.EAGAIN:
-                raise _NotYet(_Busy(_native.channel_owner(self.native), "working on")) from None
+                raise _NotYet(_Busy(self.native.channel_owner(), "working on")) from None
             if error.errno == errno.EBUSY:
                 raise  # of a channel, which has its writers: the caller says that
             raise from_os_error(error, f"joining the {_title(self.kind, self.name)}") from error
@@ -443,7 +443,7 @@ def _locked(take: Callable[[int, int], bool], number: int, path: Path, seconds: 
     return True
 
 
-_joined: Final = _native.crew_joined  # releases that lock; in C, since an interrupt can prevent any Python function
+_joined: Final = _native.Crew.joined  # releases that lock; in C, since an interrupt can prevent any Python function
 
 
 def _anybody(number: int) -> bool:
@@ -626,7 +626,7 @@ def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
     remove the file, so that no member waits for ever if this process dies in between. The caller holds the lock for
     joining.
     """
-    _native.channel_move(native)
+    native.channel_move()
     if inode_at(path) == inode:
         os.unlink(path)
 

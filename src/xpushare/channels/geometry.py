@@ -122,7 +122,7 @@ def read_numbers(crew: Crew) -> tuple[Numbers, str, str, Any]:
     is not checked. Any member may have damaged them. Raises `InvalidHandleError` then.
     """
     try:
-        numbers, text = _native.channel_geometry(crew.native)
+        numbers, text = crew.native.channel_geometry()
         uuid, backend, described = json.loads(text)
         if not (type(uuid) is str and type(backend) is str):
             raise TypeError("the device is not a text")

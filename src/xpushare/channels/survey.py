@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare import _native
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
 from xpushare.channels.geometry import read_numbers, stride_of
@@ -24,7 +23,7 @@ def surveyed(crew: Crew) -> dict[str, Any]:
     """
     numbers, uuid, backend, _frames = read_numbers(crew)
     try:
-        members, following = _native.channel_survey(crew.native)
+        members, following = crew.native.channel_survey()
     except ValueError as error:
         raise InvalidHandleError(f"the channel's state is damaged: {error}") from None
     return {
