@@ -28,7 +28,7 @@ from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.listing import ask_child
 from xpushare.adapters.stream.slot_pages import SlotPages
-from xpushare.adapters.virtual_memory.peer_access import PeerAccess
+from xpushare.adapters.virtual_memory.engine import PeerAccess
 from xpushare.common import threads
 
 Until = Callable[..., None]

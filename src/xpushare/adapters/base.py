@@ -29,8 +29,7 @@ from xpushare import adapters
 from xpushare._native import Domain, Importer, Mapping, Recogniser, Slot
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
-from xpushare.common.fds import OwnedFd
-from xpushare.common.on_demand import OnDemand
+from xpushare.common.fds import OnDemand, OwnedFd
 
 __all__ = [
     "Access",

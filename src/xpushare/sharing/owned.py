@@ -9,8 +9,7 @@ from xpushare._native import DUPLICATE
 from xpushare.adapters.base import Export, Form, Hardware, Import
 from xpushare.common import system
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, XpuShareError, from_os_error
-from xpushare.common.fds import OwnedFd, close_all
-from xpushare.common.on_demand import OnDemand
+from xpushare.common.fds import OnDemand, OwnedFd, close_all
 from xpushare.sharing import layout
 
 __all__ = ["Owned", "descriptors", "expect_lasting"]

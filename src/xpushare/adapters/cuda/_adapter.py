@@ -38,7 +38,7 @@ from xpushare.adapters.cuda._protocols import (
     stream_of,
 )
 from xpushare.adapters.cuda._stream import Stream
-from xpushare.adapters.runtime.objects import ordinal_of
+from xpushare.adapters.runtime import ordinal_of
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.common.aspects import Aspect, Support

@@ -17,10 +17,9 @@ from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import INSTALL
-from xpushare.adapters.runtime.stream import FUNCTIONS, copy_and_fills
+from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
-from xpushare.adapters.stream.registered_page import RegisteredPage
 from xpushare.common import settings
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
+from xpushare.adapters import runtime
 from xpushare.adapters.cuda import _numbers as n
-from xpushare.adapters.runtime import objects
-from xpushare.adapters.runtime.objects import library_of
+from xpushare.adapters.runtime import library_of
 from xpushare.adapters.vendor import library_loaded
 
 __all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "event_of", "in_use_here", "stream_of"]
@@ -60,9 +60,9 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
     """Return the raw stream of another library's stream object, and its device's ordinal if the object has it. Return
     None if it is not a CUDA stream.
     """
-    return None if objects.is_hip(native) else objects.stream_of(native)
+    return None if runtime.is_hip(native) else runtime.stream_of(native)
 
 
 def event_of(native: object) -> int | None:
     """Return the handle of another library's event (0 if it was never recorded), or None if it is not a CUDA event."""
-    return None if objects.is_hip(native) else objects.event_of(native)
+    return None if runtime.is_hip(native) else runtime.event_of(native)

@@ -9,7 +9,7 @@ from xpushare._native import query
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
 from xpushare.adapters.cuda._external import Point
-from xpushare.adapters.runtime.stream import RuntimeStream
+from xpushare.adapters.runtime import RuntimeStream
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.native_event import IpcEvent
 

@@ -15,12 +15,12 @@ from xpushare.adapters.hip._driver import Driver, Gpu
 from xpushare.adapters.hip._numbers import Attribute, Pointer
 from xpushare.adapters.hip._protocols import BACKEND, RawStream
 from xpushare.adapters.hip._stream import Stream
-from xpushare.adapters.runtime.objects import ordinal_of
+from xpushare.adapters.runtime import ordinal_of
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.listing import Found, ask_driver
+from xpushare.adapters.virtual_memory.adapter import LibraryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
-from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError
 

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import Final, NamedTuple
 
-from xpushare.adapters.runtime import objects
-from xpushare.adapters.runtime.objects import library_of
+from xpushare.adapters import runtime
+from xpushare.adapters.runtime import library_of
 from xpushare.adapters.vendor import library_loaded
 
 __all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "event_of", "in_use_here", "libraries", "stream_of"]
@@ -48,7 +48,7 @@ def _is_hip(native: object) -> bool:
     """Return whether an object of another library may belong to HIP. Return True if the library does not say whether it
     uses HIP or CUDA.
     """
-    said = objects.is_hip(native)
+    said = runtime.is_hip(native)
     return in_use_here() if said is None else said
 
 
@@ -69,9 +69,9 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
     """
     if isinstance(native, RawStream):
         return native
-    return objects.stream_of(native) if _is_hip(native) else None
+    return runtime.stream_of(native) if _is_hip(native) else None
 
 
 def event_of(native: object) -> int | None:
     """Return the handle of another library's event (0 if it was never recorded), or None if it is not a HIP event."""
-    return objects.event_of(native) if _is_hip(native) else None
+    return runtime.event_of(native) if _is_hip(native) else None

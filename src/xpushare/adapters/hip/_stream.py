@@ -8,7 +8,7 @@ from typing import Literal, final
 
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Gpu
-from xpushare.adapters.runtime.stream import RuntimeStream
+from xpushare.adapters.runtime import RuntimeStream
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.native_event import IpcEvent
 

@@ -27,8 +27,8 @@ from xpushare.adapters.level_zero._samples import UsmArray
 from xpushare.adapters.level_zero._stream import GivenEvent, GivenList, OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.samples import DriverSamples
+from xpushare.adapters.virtual_memory.adapter import LibraryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
-from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.common.fds import OwnedFd

@@ -23,8 +23,8 @@ from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Feature, Scope
 from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
+from xpushare.adapters.virtual_memory.engine import find_origin
 from xpushare.adapters.virtual_memory.fds import DriverFds, fd_nbytes
-from xpushare.adapters.virtual_memory.peer_access import find_origin
 from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError, XpuShareError
 
 __all__ = ["Gpu", "Stamp"]

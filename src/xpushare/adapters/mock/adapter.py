@@ -24,8 +24,8 @@ from xpushare.adapters.mock.others import (
     stream_by_handle,
 )
 from xpushare.adapters.mock.script import LIBRARY, driver
+from xpushare.adapters.stream.adapter import HostStreamAdapter
 from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.host_adapter import HostStreamAdapter
 from xpushare.common import system
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import InvalidArgumentError

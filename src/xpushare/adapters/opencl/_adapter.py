@@ -12,8 +12,8 @@ from xpushare.adapters.base import DeviceInfo, DriverQueue, Foreign, Properties
 from xpushare.adapters.opencl._driver import Cpu, Driver
 from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, VARIABLES, queue_of
 from xpushare.adapters.opencl._stream import Owned, Stream, Theirs
+from xpushare.adapters.stream.adapter import HostStreamAdapter
 from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.host_adapter import HostStreamAdapter
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.listing import Found, Listed, Listing, ask_child
 from xpushare.adapters.stream.queue import DeviceQueue

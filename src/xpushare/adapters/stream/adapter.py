@@ -1,6 +1,4 @@
-"""The queue and event methods of the driver contract, which the stream engine implements for all vendors with the
-vendor's hooks.
-"""
+"""The driver contract of devices that run streams: queues and events, and memory for those that use the host's."""
 
 from __future__ import annotations
 
@@ -8,13 +6,26 @@ import abc
 from collections.abc import Callable
 
 from xpushare._native import Domain
-from xpushare.adapters.base import Adapter, DeviceInfo, DriverQueue
+from xpushare.adapters.base import (
+    Adapter,
+    DeviceInfo,
+    DriverMemory,
+    DriverPhysical,
+    DriverQueue,
+    DriverRange,
+    Form,
+    Import,
+    Same,
+    UsmKind,
+)
+from xpushare.adapters.host.memory import HostPhysical, HostRange
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import Device, Stream
+from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.adapters.stream.queue import AdoptedQueues, DeviceQueue
 from xpushare.common.errors import FeatureNotSupportedError
 
-__all__ = ["StreamAdapter"]
+__all__ = ["HostStreamAdapter", "StreamAdapter"]
 
 
 class StreamAdapter(Adapter):
@@ -51,3 +62,30 @@ class StreamAdapter(Adapter):
         if lacking := found.lacking("event slots"):
             raise FeatureNotSupportedError(f"{found} cannot signal or wait for events: it lacks {lacking}")
         self.engine.slot_pages.adopt(domain)
+
+
+class HostStreamAdapter(StreamAdapter):
+    """An adapter for devices that run streams and use the host's memory."""
+
+    maps_memfds = False  # memfds arrive as descriptors, and the engine's calls map them
+
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+        return HostMemory.allocate(self.engine, self.device(device), nbytes)
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        return HostMemory.imported(self.engine, self.device(device), what)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        return {Form.MEMFD: Same.HOST}
+
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
+        return HostPhysical.create(self.engine.calls, nbytes)
+
+    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
+        return HostPhysical.imported(self.engine.calls, what)
+
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+        return HostRange(self.engine.calls, nbytes, address, self.granularity(device, False))
+
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return True

@@ -1,18 +1,132 @@
-"""The engine for vendors whose drivers have virtual memory calls: the stream engine and the objects that such memory
-needs.
+"""The engine for vendors whose drivers have virtual memory calls: the stream engine, and the access that devices
+have to each other's memory.
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
+import threading
+import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, TypeVar, final
 
+from xpushare.adapters.base import Access
 from xpushare.adapters.stream import engine
 from xpushare.adapters.stream.slot_pages import always
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
-from xpushare.adapters.virtual_memory.peer_access import PeerAccess
+from xpushare.common.errors import FeatureNotSupportedError
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "PeerAccess", "find_origin"]
+
+
+V = TypeVar("V", bound=VirtualMemory)
+
+
+@functools.lru_cache(64)
+def _name(raw: bytes) -> str:
+    return str(uuid.UUID(bytes=raw)) if len(raw) == 16 else "unknown"
+
+
+def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing: str, raw: bytes) -> V:
+    """Return the device that a peer's memory lies on. The device is found by its uuid, for drivers that do not report
+    the device of an import. No other device must import the memory, even if it can reach the memory.
+    """
+    name = _name(raw)
+    found = by_uuid(name)
+    if found is None:
+        raise FeatureNotSupportedError(f"{doing}: the memory is on device {name}, which this process may not see")
+    if not device.reaches(found.ordinal):
+        raise FeatureNotSupportedError(f"{doing}: it is memory of {found}, which {device} cannot reach: open it there")
+    return found
+
+
+class _Granted(NamedTuple):
+    """The access that was granted to the bytes from a start address on."""
+
+    nbytes: int
+    location: int  # the device that they lie on
+    access: Access
+    ordinals: frozenset[int]  # of the devices that have it
+
+
+@final
+class PeerAccess(engine.OperandAccess):
+    """Grants devices access to mappings, and remembers which access was granted, since looking it up is much faster
+    than granting it again.
+    """
+
+    def __init__(self, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
+        self._devices = devices
+        self._lock = threading.Lock()
+        self._starts: list[int] = []
+        self._granted: dict[int, _Granted] = {}  # by start
+
+    def grant(
+        self, device: VirtualMemory, doing: str, address: int, nbytes: int, location: int, access: Access
+    ) -> None:
+        """Give `device`, and every device in use here that reaches memory at `location`, access to a mapping.
+
+        A device that is not in use yet gets access when a queue on it first uses the mapping (`ensure`). The caller has
+        made the device current.
+        """
+        if not device.reaches(location):
+            raise FeatureNotSupportedError(
+                f"{doing}: {device} cannot reach memory of {self._devices()[location]} (no peer access): "
+                "open it on that device"
+            )
+        devices = self._devices()
+        reaching = [device.ordinal]
+        if len(devices) > 1:
+            reaching += [
+                each.ordinal for each in devices if each is not device and each.active() and each.reaches(location)
+            ]
+        device.set_access(doing, address, nbytes, reaching, access)
+        if len(devices) > 1:
+            self.note(address, nbytes, location, access, frozenset(reaching))
+
+    def note(self, address: int, nbytes: int, location: int, access: Access, ordinals: frozenset[int]) -> None:
+        """Record an access that was set. The record replaces earlier records of the same bytes."""
+        self.forget(address, nbytes)
+        with self._lock:
+            bisect.insort(self._starts, address)
+            self._granted[address] = _Granted(nbytes, location, access, ordinals)
+
+    def forget(self, address: int, nbytes: int) -> None:
+        """Remove the records of these bytes, which were unmapped."""
+        with self._lock:
+            for start in self._within(address, nbytes):
+                granted = self._granted.pop(start)
+                self._starts.remove(start)
+                # Keep the parts that extend beyond it on either side.
+                for low, high in ((start, address), (address + nbytes, start + granted.nbytes)):
+                    if low < high:
+                        bisect.insort(self._starts, low)
+                        self._granted[low] = granted._replace(nbytes=high - low)
+
+    def _within(self, address: int, nbytes: int) -> list[int]:
+        """Return the records about ranges that overlap these bytes."""
+        first = max(bisect.bisect_right(self._starts, address) - 1, 0)
+        last = bisect.bisect_left(self._starts, address + nbytes)
+        return [start for start in self._starts[first:last] if start + self._granted[start].nbytes > address]
+
+    def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
+        with self._lock:
+            for start in self._within(address, nbytes):
+                if ordinal not in self._granted[start].ordinals:
+                    return True
+        return False
+
+    def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
+        device = self._devices()[ordinal]
+        with self._lock:
+            for start in self._within(address, nbytes):
+                granted = self._granted[start]
+                if device.ordinal in granted.ordinals or not device.reaches(granted.location):
+                    continue
+                doing = f"giving {device} access to memory of {self._devices()[granted.location]}"
+                device.set_access(doing, start, granted.nbytes, [device.ordinal], granted.access)
+                self._granted[start] = granted._replace(ordinals=granted.ordinals | {device.ordinal})
 
 
 @final
