@@ -17,6 +17,7 @@
 #define XP_CREW_VERSION 1u
 #define XP_CREW_WORDS 0x4000u /* where the words of the lock, the atomic or the channel begin */
 #define XP_CREW_LABEL 64u
+#define XP_CREW_RECORDS 4096u /* where the members' records begin in the file */
 #define XP_NOBODY_OF_CREW UINT32_MAX
 
 typedef struct {
@@ -35,6 +36,11 @@ typedef struct {
 } xp_crew_head;
 
 _Static_assert(sizeof(xp_crew_member) == 96 && sizeof(xp_crew_head) <= XP_CREW_WORDS, "the members fit");
+
+typedef struct { /* the beginning of the file */
+    uint8_t changed[8]; /* a write to the first byte notifies listeners */
+    uint32_t version;
+} xp_crew_file;
 
 /* A crew's members sleep on this word. A member that changes the words wakes them. */
 typedef struct {

@@ -1792,18 +1792,17 @@ class Crew:
         """Release this process's lock on byte CREW_JOIN of a crew's file, if it has one. An `fd` of -1 is ignored."""
 
     @staticmethod
-    def channel_nbytes(geometry: tuple[int, ...], /) -> int:
-        """Return the size of a channel's control words, or 0 if such a channel is impossible. The geometry consists of
-        the bytes of a frame, the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of
-        metadata, the bytes of text, and 1 if devices work on frames.
+    def channel_nbytes(geometry: bytes, /) -> int:
+        """Return the size of a channel's control words, or 0 if such a channel is impossible. `layout.GEOMETRY` packs
+        the geometry.
         """
 
-    def channel_begin(self, geometry: tuple[int, ...], text: bytes, /) -> None:
+    def channel_begin(self, geometry: bytes, text: bytes, /) -> None:
         """Initialise new control words for a channel with this geometry. `text` is stored beside it (see
         `channel_geometry`).
         """
 
-    def channel_geometry(self) -> tuple[tuple[int, ...], bytes]:
+    def channel_geometry(self) -> tuple[bytes, bytes]:
         """Return the geometry and the text of a channel that another process began. Raises ValueError if its control
         words are not those of a channel.
         """

@@ -7,11 +7,11 @@ import struct
 from typing import Any
 
 from xpushare._native import CONSTANTS, MAGICS
-from xpushare.objects.message import ARRAY
 from xpushare.sharing import layout
 from xpushare.sharing.handle import SEAL_NBYTES, Handle, keyed_hash
 
 HEADER = layout.MESSAGE
+ARRAY = layout.LEAF
 VERSION = CONSTANTS["MESSAGE_VERSION"]
 EVENT_NBYTES = Handle.NBYTES + 8  # the handle and its point
 

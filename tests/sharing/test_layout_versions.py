@@ -89,7 +89,7 @@ def layouts() -> dict[str, tuple[str, list[object]]]:
     channel = geometry.wanted((2, 3), "f4", None, xs.Device("native_cpu:0"), 8, "block", 1, 2, 512, 3)
     described = json.loads(channel.text)[1:]  # the first is the device's uuid
     crew_parts: list[object] = [text for name, text in crew.items() if name not in LOCAL]
-    crew_parts += [crews._KINDS, crews._RECORD, crews._RECORDS, crews._FORMAT.format, crews._FORMAT_AT]
+    crew_parts += [crews._KINDS, crews._RECORD, crews._RECORDS, layout.CREW_FILE.format, crews._VERSION_AT]
     crew_parts += [layout.CHANNEL_MAGIC, tuple(channel.numbers), described, frames._HEAD.format, frames.TEXT_NBYTES]
     crew_parts += [frames.laid_out({"x": np.zeros((2, 3), "f4"), "y": [np.zeros(3, "i8")]}, 4096).text]
     crew_parts += [frames.encode_meta(TREE, 4096)]
@@ -156,7 +156,7 @@ DIGESTS = {
     "commons": (4, "085bbea9e417cc81"),
     "socket": (4, "4a19f2e16b9b9041"),
     "message": (4, "eab7bb562c9275d4"),
-    "crew": (1, "5e480cf784ea2999"),
+    "crew": (1, "1215a5af56e315b6"),
     "name": (0, "cb98bba507ff24a0"),
     "keeper": (2, "44908f9c46fc1eda"),
 }  # fmt: skip
@@ -254,7 +254,7 @@ def test_another_version_of_a_crews_file() -> None:
         path = crews.folder() / "lock.versioned"
         for found, raw in (4242, struct.pack("<I", 4242)), (None, bytes(4)):  # the files of the first version have none
             with open(path, "r+b") as file:
-                file.seek(crews._FORMAT_AT)
+                file.seek(crews._VERSION_AT)
                 file.write(raw)
             if found is None:
                 xs.Lock("versioned").close()

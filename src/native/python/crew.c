@@ -158,31 +158,18 @@ static PyObject *crew_move(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static bool numbers(PyObject *tuple, uint64_t *out, Py_ssize_t n)
+/* The numbers of a geometry are the bytes of an xp_geometry in Python. */
+static bool geometry_from(PyObject *raw, xp_geometry *g)
 {
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n) {
-        PyErr_SetString(PyExc_TypeError, "a geometry is a tuple of ten numbers");
+    char *bytes;
+    Py_ssize_t nbytes;
+    if (PyBytes_AsStringAndSize(raw, &bytes, &nbytes) < 0)
+        return false;
+    if (nbytes != sizeof *g) {
+        PyErr_SetString(PyExc_ValueError, "that is no geometry");
         return false;
     }
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (xp_as_u64(PyTuple_GetItem(tuple, i), &out[i]) < 0)
-            return false;
-    return true;
-}
-
-static bool geometry_from(PyObject *tuple, xp_geometry *g)
-{
-    uint64_t v[10];
-    if (!numbers(tuple, v, 10))
-        return false;
-    for (int i = 1; i < 10; i++)
-        if (v[i] > UINT32_MAX) {
-            PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
-            return false;
-        }
-    *g = (xp_geometry){.nbytes = v[0], .slots = (uint32_t)v[1], .spare = (uint32_t)v[2], .writers = (uint32_t)v[3],
-                       .history = (uint32_t)v[4], .redeliver = (uint32_t)v[5], .on_full = (uint32_t)v[6],
-                       .meta_nbytes = (uint32_t)v[7], .text_nbytes = (uint32_t)v[8], .device = (uint32_t)v[9]};
+    memcpy(g, bytes, sizeof *g);
     return true;
 }
 
@@ -229,8 +216,7 @@ static PyObject *channel_geometry(PyObject *self, PyObject *Py_UNUSED(none))
     if (c == NULL)
         return NULL;
     const xp_channel_words *w = xp_crew_words(c);
-    return Py_BuildValue("(KIIIIIIIII)y#", (unsigned long long)g.nbytes, g.slots, g.spare, g.writers, g.history, g.redeliver,
-                         g.on_full, g.meta_nbytes, g.text_nbytes, g.device, w->text,
+    return Py_BuildValue("y#y#", (const char *)&g, (Py_ssize_t)sizeof g, w->text,
                          (Py_ssize_t)strnlen(w->text, XP_CHANNEL_TEXT));
 }
 

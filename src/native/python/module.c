@@ -1,6 +1,8 @@
 /* The module: combines the parts, and gives Python the layout and the numbers of the protocol. */
 #include "meeting.h"
 
+#include "../../engine/channel.h"
+
 #include <stdio.h>
 
 /* The code of a field for `struct`; an array is bytes. */
@@ -50,6 +52,12 @@ static const struct {
     FIELD("slot", xp_words, attached), FIELD("roles", xp_roles, signallers),
     FIELD("roles", xp_roles, candidates),
     FIELD("opens", xp_opens, left), FIELD("opens", xp_opens, marks), FIELD("opens", xp_opens, renewed),
+    FIELD("label", xp_label, generation), FIELD("label", xp_label, text), FIELD("crew_file", xp_crew_file, version),
+    FIELD("geometry", xp_geometry, nbytes), FIELD("geometry", xp_geometry, slots), FIELD("geometry", xp_geometry, spare),
+    FIELD("geometry", xp_geometry, writers), FIELD("geometry", xp_geometry, history),
+    FIELD("geometry", xp_geometry, redeliver), FIELD("geometry", xp_geometry, on_full),
+    FIELD("geometry", xp_geometry, meta_nbytes), FIELD("geometry", xp_geometry, text_nbytes),
+    FIELD("geometry", xp_geometry, device),
     FIELD("request", xp_request, magic), FIELD("request", xp_request, op), FIELD("request", xp_request, cookie),
     FIELD("wanted", xp_wanted, entry), FIELD("wanted", xp_wanted, first), FIELD("wanted", xp_wanted, generation),
     FIELD("wanted", xp_wanted, nonce),
@@ -66,7 +74,7 @@ typedef struct {
 static const number places[] = {
     {"handle.size", sizeof(xp_handle)},
     {"table.devices", XP_TABLE_DEVICES}, {"table.header", XP_TABLE_HEADER}, {"table.entries", XP_ENTRIES},
-    {"table.deadlines", XP_TABLE_DEADLINES}, {"table.labels", XP_TABLE_LABELS}, {"label.size", sizeof(xp_label)}, {"table.size", XP_TABLE_SIZE}, {"device.size", sizeof(xp_device)}, {"entry.size", sizeof(xp_entry)},
+    {"table.deadlines", XP_TABLE_DEADLINES}, {"table.labels", XP_TABLE_LABELS}, {"crew_file.records", XP_CREW_RECORDS}, {"geometry.size", sizeof(xp_geometry)}, {"table.size", XP_TABLE_SIZE}, {"device.size", sizeof(xp_device)}, {"entry.size", sizeof(xp_entry)},
     {"commons.members", XP_COMMONS_MEMBERS}, {"commons.holders", XP_COMMONS_HOLDERS},
     {"commons.opens", XP_COMMONS_OPENS}, {"commons.roles", XP_COMMONS_ROLES}, {"commons.pickles", XP_COMMONS_PICKLES}, {"commons.slots", XP_COMMONS_SLOTS}, {"commons.users", XP_COMMONS_USERS},
     {"commons.size", XP_COMMONS_SIZE},

@@ -160,7 +160,7 @@ class Channel(Advised, Awaitable):
         name = crews.check_name(name)
 
         def allocate() -> list[Range]:
-            words = memory.allocate("host", _native.Crew.channel_nbytes(geometry.numbers), "native_cpu:0", None)
+            words = memory.allocate("host", _native.Crew.channel_nbytes(geometry.packed), "native_cpu:0", None)
             try:
                 return [words, memory.allocate("device", geometry.total, geometry.device, None)]
             finally:
@@ -168,7 +168,7 @@ class Channel(Advised, Awaitable):
 
         def join(crew: Crew, fresh: bool) -> Self:
             if fresh:
-                crew.native.channel_begin(geometry.numbers, geometry.text)
+                crew.native.channel_begin(geometry.packed, geometry.text)
             elif unlike := geometry.unlike(read_geometry(crew)):
                 raise InvalidArgumentError(
                     f"the channel {name!r} is there with other frames or slots: {'; '.join(unlike)}. Create it with "

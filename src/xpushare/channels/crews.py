@@ -20,7 +20,6 @@ import logging
 import os
 import random
 import secrets
-import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -49,7 +48,7 @@ from xpushare.objects.array import memory_over
 from xpushare.sharing import identity, locked_files, naming, node
 from xpushare.sharing.handle import Handle
 from xpushare.sharing.idle import on_trim
-from xpushare.sharing.layout import expect_version
+from xpushare.sharing.layout import CREW_FILE, expect_version
 from xpushare.sharing.locked_files import inode_at, inode_of, open_file, temporary_in
 
 __all__ = [
@@ -74,9 +73,8 @@ ATOMIC: Final = 2
 CHANNEL: Final = 3
 _KINDS: Final = {LOCK: "lock", ATOMIC: "atomic", CHANNEL: "channel"}
 _RECORD: Final = 3 * Handle.NBYTES  # handles of the control words, the slots and the member's event
-_FORMAT: Final = struct.Struct("<I")
-_FORMAT_AT: Final = 8  # where the version of the layout is
-_RECORDS: Final = 4096  # where the records begin; a write to byte 0 notifies listeners
+_VERSION_AT: Final = _native.LAYOUT["crew_file.version"]
+_RECORDS: Final = _native.LAYOUT["crew_file.records"]
 # Seconds for which one process may be in the way of a call without a timeout, if it is stopped and if it is not.
 _STOPPED_MOST: Final = 5.0
 _BUSY_MOST: Final = 60.0
@@ -660,7 +658,7 @@ def _begin(crew: Crew, create: Callable[[], Sequence[Range]] | None, initial: in
                 assert create is not None
                 with doing(f"writing {path}"):
                     os.ftruncate(fd.number, 0)
-                    os.pwrite(fd.number, _FORMAT.pack(_native.CREW_VERSION), _FORMAT_AT)
+                    os.pwrite(fd.number, CREW_FILE.pack(_native.CREW_VERSION), _VERSION_AT)
                 crew.open(fd, create(), True, initial)
             else:
                 _expect_version(fd.number, path)
@@ -777,8 +775,8 @@ def _shared_by_any(number: int, path: Path, most: int = 2) -> tuple[list[Range],
 def _expect_version(number: int, path: Path) -> None:
     """Raise `InvalidHandleError` if a living process made the crew's file in another version of the layout."""
     with doing(f"reading {path}"):
-        raw = os.pread(number, _FORMAT.size, _FORMAT_AT)
-    found = _FORMAT.unpack(raw)[0] if len(raw) == _FORMAT.size else 0
+        raw = os.pread(number, CREW_FILE.size, _VERSION_AT)
+    found = CREW_FILE.unpack(raw)[0] if len(raw) == CREW_FILE.size else 0
     expect_version(str(path), found or 1, _native.CREW_VERSION)  # the files of the first version had no number
 
 

@@ -18,7 +18,8 @@ from xpushare.common.elements import extent
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.core.memory import Range
 from xpushare.objects.array import SharedArray, array_of
-from xpushare.objects.message import ARRAY, NDIM_MAX, ONE_ARRAY, Content, read_text, text_of
+from xpushare.objects.message import NDIM_MAX, ONE_ARRAY, Content, read_text, text_of
+from xpushare.sharing.layout import LEAF
 
 __all__ = ["TEXT_NBYTES", "Layout", "decode_meta", "encode_meta", "laid_out", "rebuilt"]
 
@@ -120,7 +121,7 @@ def _described(values: Sequence[Any], offsets: Sequence[int | None], tree: Any) 
     for each, offset in zip(values, offsets, strict=True):
         if each.dtype not in dtypes:
             dtypes.append(each.dtype)
-        leaves.append(ARRAY.pack(0, 0, dtypes.index(each.dtype), each.ndim, 0, offset))
+        leaves.append(LEAF.pack(0, 0, dtypes.index(each.dtype), each.ndim, 0, offset))
         steps.extend(each.shape)
     head = _HEAD.pack(len(values), len(steps))
     return b"".join([head, *leaves, struct.pack(f"<{len(steps)}q", *steps), text_of(dtypes, tree)])
@@ -132,7 +133,7 @@ def rebuilt(place: Range, text: bytes, order: Any) -> Any:
     """
     try:
         count, lengths = _HEAD.unpack_from(text)
-        leaves_end = _HEAD.size + count * ARRAY.size
+        leaves_end = _HEAD.size + count * LEAF.size
         end = leaves_end + 8 * lengths
         if end > len(text):
             raise InvalidHandleError("the frame's description was cut")
@@ -142,7 +143,7 @@ def rebuilt(place: Range, text: bytes, order: Any) -> Any:
         raise InvalidHandleError(f"the frame's description is none: {error}") from None
     arrays: list[SharedArray] = []
     at = 0
-    for memory, event, kind, ndim, reserved, offset in ARRAY.iter_unpack(text[_HEAD.size : leaves_end]):
+    for memory, event, kind, ndim, reserved, offset in LEAF.iter_unpack(text[_HEAD.size : leaves_end]):
         shape = steps[at : at + ndim]
         at += ndim
         if memory or event or reserved or ndim > NDIM_MAX or kind >= len(content.dtypes) or len(shape) != ndim:

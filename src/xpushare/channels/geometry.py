@@ -19,6 +19,7 @@ from xpushare.common.foreign import printable
 from xpushare.common.numbers import integer
 from xpushare.common.sizes import readable
 from xpushare.objects.dtypes import build_dtype, describe_dtype
+from xpushare.sharing import layout
 
 __all__ = [
     "WRITERS_MOST",
@@ -61,7 +62,7 @@ def stride_of(nbytes: int) -> int:
 
 
 class Numbers(NamedTuple):
-    """The numbers of a channel's layout, in the order in which native code takes them (`xp_geometry`)."""
+    """The numbers of a channel's layout: the fields of `xp_geometry`, in their order."""
 
     nbytes: int  # of a frame
     slots: int
@@ -93,6 +94,10 @@ class Geometry:
         self.text: Final = json.dumps([str(device.uuid), device.backend, described]).encode()
         if len(self.text) > _native.CHANNEL_TEXT:
             raise InvalidArgumentError("the dtype of the frames is too complicated: use nbytes= and send structures")
+
+    @property
+    def packed(self) -> bytes:
+        return layout.GEOMETRY.pack(*self.numbers)
 
     @property
     def count(self) -> int:
@@ -128,7 +133,7 @@ def read_numbers(crew: Crew) -> tuple[Numbers, str, str, Any]:
             raise TypeError("the device is not a text")
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidHandleError(f"the channel's description is damaged: {error}") from None
-    return Numbers(*numbers), printable(uuid), printable(backend), described
+    return Numbers(*layout.GEOMETRY.unpack(numbers)), printable(uuid), printable(backend), described
 
 
 def read_geometry(crew: Crew) -> Geometry:

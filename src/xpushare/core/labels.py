@@ -11,7 +11,7 @@ from xpushare.sharing.table import labels
 
 __all__ = ["LABEL_MOST", "label_argument", "labels"]
 
-LABEL_MOST: Final = layout.LABEL_NBYTES - 8
+LABEL_MOST: Final = layout.LABEL.size - layout.LABEL_TEXT
 
 
 def label_argument(label: str | None) -> str | None:

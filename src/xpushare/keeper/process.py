@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, NoReturn, final
 
 from xpushare import _native
-from xpushare._native import STRUCTS, Exported
+from xpushare._native import Exported
 from xpushare.adapters.base import Form, Hardware
 from xpushare.common import system
 from xpushare.common.errors import (
@@ -503,7 +503,7 @@ def _exports_of(message: bytes, held: dict[bytes, Exported]) -> list[Exported]:
     """
     handles = message
     if len(message) != keeping.HANDLE_NBYTES:
-        head = dict(zip(STRUCTS["message"], layout.MESSAGE.unpack_from(message), strict=True))
+        head = layout.head_of(message)
         handles = message[layout.MESSAGE.size : layout.MESSAGE.size + head["memory"] * keeping.HANDLE_NBYTES]
         if head["events"] or keeping.moved(message, handles) != message:
             raise InvalidHandleError("the message has events")

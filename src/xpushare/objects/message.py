@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import _native
-from xpushare._native import CONSTANTS, STRUCTS, message_flaw, message_text
+from xpushare._native import CONSTANTS, message_flaw, message_text
 from xpushare.common.elements import dlpack_type
 from xpushare.common.errors import InvalidHandleError
 from xpushare.common.system import boot_id, boot_ids
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from xpushare._native import MessageState
 
 __all__ = [
-    "ARRAY",
     "NBYTES_MAX",
     "NDIM_MAX",
     "ONE_ARRAY",
@@ -35,7 +33,6 @@ __all__ = [
 
 NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 NDIM_MAX: Final = CONSTANTS["ARRAY_DIMS"]
-ARRAY: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["leaf"].values()))
 ONE_ARRAY: Final = 0  # the tree that is one array
 
 

@@ -5,7 +5,7 @@ Python reads them. src/engine/layout.h declares the layout, and docs/layout.md e
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS
 from xpushare.common.errors import InvalidHandleError
@@ -38,6 +38,11 @@ def expect_version(what: str, found: int, wanted: int) -> None:
         raise wrong_version(what, found, wanted)
 
 
+def head_of(message: bytes) -> dict[str, Any]:
+    """Return the fields at the beginning of a message, by the names of `xp_message`."""
+    return dict(zip(STRUCTS["message"], MESSAGE.unpack_from(message), strict=True))
+
+
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:
     """Return a `Struct` that reads `fields` of the C structure `of`, beginning at the first of these fields. The
     `Struct` skips the gaps between the fields, and is at least `nbytes` long.
@@ -62,8 +67,8 @@ ENTRY_NBYTES: Final = LAYOUT["entry.size"]
 ENTRY_COUNT: Final = LAYOUT["table.entries"]
 TABLE_DEADLINES: Final = LAYOUT["table.deadlines"]
 TABLE_LABELS: Final = LAYOUT["table.labels"]
-LABEL_NBYTES: Final = LAYOUT["label.size"]
-LABEL: Final = struct.Struct(f"<Q{LABEL_NBYTES - 8}s")
+LABEL_TEXT: Final = LAYOUT["label.text"]
+LABEL: Final = _struct("label", *STRUCTS["label"])
 TABLE_NBYTES: Final = LAYOUT["table.size"]
 DEADLINES: Final = LAYOUT["table.deadlines"]  # a word for each entry: CLOCK_MONOTONIC nanoseconds, 0: none
 COMMONS_NBYTES: Final = LAYOUT["commons.size"]
@@ -84,6 +89,9 @@ KINDS: Final = {CONSTANTS[f"KIND_{name.upper()}"]: name for name in ("memory", "
 HANDLE_NBYTES: Final = LAYOUT["handle.size"]
 CHANNEL_MAGIC: Final = b"XPUSHCHN"
 MESSAGE_MAGIC: Final = MAGICS["message"]
+LEAF: Final = _struct("leaf", *STRUCTS["leaf"])
+GEOMETRY: Final = _struct("geometry", *STRUCTS["geometry"], nbytes=LAYOUT["geometry.size"])  # of a channel
+CREW_FILE: Final = _struct("crew_file", "version")
 MESSAGE: Final = _struct("message", *STRUCTS["message"])  # the beginning of what `share` returns for arrays
 
 FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]

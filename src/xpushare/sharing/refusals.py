@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 
 from xpushare._native import (
     CONSTANTS,
-    STRUCTS,
     Fields,
     MessageState,
     Refusal,
@@ -209,7 +208,7 @@ def flaw_of(code: int, raw: bytes, at: int = 0) -> InvalidHandleError:
             if raw[at:].startswith(magic):
                 return InvalidHandleError(text)
     end = layout.MESSAGE.size
-    head = dict(zip(STRUCTS["message"], layout.MESSAGE.unpack(raw[:end].ljust(end, b"\0")), strict=True))
+    head = layout.head_of(raw[:end].ljust(end, b"\0"))
     begin = at or (end if raw.startswith(layout.MESSAGE_MAGIC) else 0)
     handle = Fields(raw[begin : begin + layout.HANDLE_NBYTES].ljust(layout.HANDLE_NBYTES, b"\0"))
     if code in _SEALS:

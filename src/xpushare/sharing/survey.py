@@ -280,8 +280,8 @@ def changed(chunk: bytes, later: bytes) -> set[int]:
 
 
 def _label(table: int, entry: int, generation: int) -> str:
-    raw = os.pread(table, layout.LABEL_NBYTES, layout.TABLE_LABELS + entry * layout.LABEL_NBYTES)
-    if len(raw) < layout.LABEL_NBYTES:
+    raw = os.pread(table, layout.LABEL.size, layout.TABLE_LABELS + entry * layout.LABEL.size)
+    if len(raw) < layout.LABEL.size:
         return ""
     of, text = layout.LABEL.unpack(raw)
     return printable(text.rstrip(b"\0").decode(errors="replace")) if of == generation else ""

@@ -446,7 +446,7 @@ class Table:
     def label(self, handle: Handle, text: str) -> None:
         """Set the label that `ls` and `shares` show for the export."""
         fields = fields_of(handle)
-        at = layout.TABLE_LABELS + fields.entry * layout.LABEL_NBYTES
+        at = layout.TABLE_LABELS + fields.entry * layout.LABEL.size
         layout.LABEL.pack_into(self._view, at, fields.generation, text.encode())
 
     # --- pickles: their exports outlive the objects, until they were opened or their time is over

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final, final
 from weakref import WeakKeyDictionary
 
-from xpushare._native import CONSTANTS, DONE, LAYOUT, PENDING, Domain, Slot, Span, load64
+from xpushare._native import CONSTANTS, DONE, LAYOUT, PENDING, STRUCTS, Domain, Slot, Span, load64
 from xpushare.common.errors import PeerLostError
 
 __all__ = ["QUEUE_FAILED", "Losses", "note_failure", "peer_lost"]
@@ -19,7 +20,7 @@ _CAUSES: Final = {
 }
 _UNOPENED: Final = CONSTANTS["CAUSE_UNOPENED"]
 _MEMBER_NBYTES: Final = LAYOUT["member.size"]
-_PID_AT: Final = LAYOUT["member.pid"]
+_PID_AT, _PID = STRUCTS["member"]["pid"]
 _TEXT_AT: Final = LAYOUT["member.text"]
 _TEXT_NBYTES: Final = _MEMBER_NBYTES - _TEXT_AT
 _LOST_AT: Final = LAYOUT["slot.lost"]  # the word in which the newest loss is recorded
@@ -61,7 +62,7 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
     if cause == QUEUE_FAILED:
         for index, _pid, _since, _alive in slot.domain.members():
             record = memoryview(_member(slot.domain, index))
-            if int.from_bytes(record[_PID_AT : _PID_AT + 4], "little") == pid:
+            if struct.unpack_from(f"<{_PID}", record, _PID_AT)[0] == pid:
                 text = _printable(bytes(record[_TEXT_AT:]).partition(b"\0")[0])
     error = PeerLostError(f"signal {point} of the event is lost: {who} {how}" + (f" ({text})" if text else ""))
     error.add_note(
