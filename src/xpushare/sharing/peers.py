@@ -707,10 +707,11 @@ class Peers:
         lease: Lease | None = None
         met: set[bytes] = set()
         try:
-            while lease is None:
+            while True:
                 peer = self._met(handle, met)
                 try:
                     lease, index = peer.held(handle)
+                    break
                 except (HandleExpiredError, InvalidArgumentError):
                     if self._stays(peer):
                         raise

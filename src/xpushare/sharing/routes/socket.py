@@ -190,7 +190,7 @@ def meet(handle: Handle) -> Met:
         raise
 
 
-def fetch(_peer: PeerTable | None, wanted: Sequence[Wanted]) -> list[Fetched]:
+def fetch(peer: PeerTable | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # noqa: ARG001 (as every route's)
     """Fetch the descriptors of all entries with as few requests as possible. The exporter answers a request for as many
     of the first entries as fit into one packet. The request is then repeated for the remaining entries.
     """
