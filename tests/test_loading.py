@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import xpushare
 
 # A signal's handler that comes at this point, and uses the package, is played by a call of it there.
 SOURCE = """
@@ -103,3 +107,12 @@ def test_a_module_whose_load_was_interrupted_is_loaded_again() -> None:
     """With the functions that it has declared before."""
     done = subprocess.run([sys.executable, "-c", HALFWAY], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("urAdapterGet\n", "")
+
+
+def test_files_are_read_by_the_codec_that_python_has_loaded() -> None:
+    """A handler that comes while Python loads another one, and asks for it, is told that there is none. Python
+    remembers that.
+    """
+    files = Path(xpushare.__file__).parent.rglob("*.py")
+    codecs = {each for file in files for each in re.findall(r"\bopen\(.*\bencoding=(.*?)[,)]", file.read_text())}
+    assert codecs == {'"utf-8"'}

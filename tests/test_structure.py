@@ -365,3 +365,108 @@ def test_circles_are_found(small: dict[str, set[str]]) -> None:
         frozenset({"a", "b"}),
         frozenset({"c", "d"}),
     }
+
+
+# --- what takes every exception ---------------------------------------------------------------------------------------
+
+# The handlers of every exception, Ctrl-C included. What is undone if a block raises is an `End` of the block instead,
+# which no interrupt can prevent. Here code of others runs, whose every error is passed on in another form, or the
+# failure itself is needed, or another call for each message would cost too much.
+TAKE_ALL = {
+    "adapters/base.py": 1,  # what imports have made has no owner that releases it until the caller has it: also these
+    "adapters/cuda/_memory.py": 1,
+    "adapters/virtual_memory/adapter.py": 1,
+    "adapters/virtual_memory/memory.py": 4,
+    "core/memory.py": 2,
+    "adapters/host/queue.py": 1,  # an operation of the caller: its error is the queue's
+    "adapters/stream/queue.py": 3,  # the driver's error is the queue's; called for each operation
+    "adapters/virtual_memory/counted.py": 1,  # after an error nothing is mapped, after an interrupt perhaps
+    "arrays/attach.py": 1,
+    "arrays/share.py": 1,
+    "bench/worker.py": 1,  # a function of the conductor
+    "channels/crews.py": 4,
+    "cli/doctor/processes.py": 1,  # in a child, which ends after it
+    "common/leaving.py": 1,  # Ctrl-C at the exit
+    "conformance/actions.py": 1,
+    "conformance/harness.py": 2,  # functions of tests
+    "conformance/plugin.py": 1,
+    "conformance/suite/test_9_waits.py": 1,
+    "core/pickles.py": 1,  # for each message
+    "core/printing.py": 1,  # the result of a call, whichever
+    "core/recording.py": 1,
+    "integrations/batches.py": 1,  # the loop of the caller, and torch's loader
+    "integrations/_vllm_model.py": 1,  # vLLM's code
+    "integrations/verl.py": 1,  # verl's code
+    "objects/array_handle.py": 1,
+    "sharing/idle.py": 1,
+    "sharing/locked_files.py": 1,
+    "sharing/naming.py": 1,
+    "sharing/peers.py": 8,
+    "sharing/owned.py": 1,
+    "sharing/routes/__init__.py": 1,
+    "sharing/routes/socket.py": 3,
+    "sharing/table.py": 1,
+    "ur/_functions/enqueue.py": 1,  # a function of the caller
+}
+
+
+def _names(node: ast.AST) -> tuple[str, str]:
+    return getattr(node, "id", ""), getattr(node, "attr", "")
+
+
+def _takes_all(node: ast.AST) -> bool:
+    """Whether this handles every exception, in any spelling: `except BaseException`, among others too, a bare
+    `except`, `suppress(BaseException)`, or a `finally` that looks at a flag which the block sets.
+    """
+
+    def everything(named: ast.expr | None) -> bool:
+        names = () if named is None else ast.walk(named)
+        return named is None or any(
+            "BaseException" in (getattr(each, "id", ""), getattr(each, "attr", "")) for each in names
+        )
+
+    if isinstance(node, ast.ExceptHandler):
+        return everything(node.type)
+    if isinstance(node, ast.Call):
+        return "suppress" in _names(node.func) and any(map(everything, node.args))
+    if isinstance(node, ast.Try) and node.finalbody:
+        flags = {
+            target.id
+            for part in node.body
+            for each in ast.walk(part)
+            if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)
+            for target in each.targets
+            if isinstance(target, ast.Name)
+        }
+        tests = [
+            each.test for part in node.finalbody for each in ast.walk(part) if isinstance(each, ast.If | ast.IfExp)
+        ]
+        return any(isinstance(each, ast.Name) and each.id in flags for test in tests for each in ast.walk(test))
+    return False
+
+
+def test_few_places_take_every_exception() -> None:
+    def name_in(file: Path) -> str:
+        return str(file.relative_to(PACKAGE))
+
+    found = {
+        name_in(file): count
+        for file in PACKAGE.rglob("*.py")
+        if (count := sum(map(_takes_all, ast.walk(ast.parse(file.read_text()))))) > TAKE_ALL.get(name_in(file), 0)
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try: f()\nexcept: g()",
+        "try: f()\nexcept BaseException as e: g()",
+        "try: f()\nexcept (ValueError, builtins.BaseException): g()",
+        "with contextlib.suppress(BaseException): f()",
+        "done = False\ntry:\n f()\n done = True\nfinally:\n if not done: g()",
+    ],
+)
+def test_what_takes_every_exception_is_seen(source: str) -> None:
+    assert sum(map(_takes_all, ast.walk(ast.parse(source)))) == 1
+    assert not any(map(_takes_all, ast.walk(ast.parse("try: f()\nexcept Exception: g()\nfinally: h()"))))

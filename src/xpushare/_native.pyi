@@ -710,10 +710,18 @@ class End:
     Only the owner refers to an `End`. The owner's own `__del__` would be too early: weak references to the owner still
     work while `__del__` runs, so another thread could take the owner out of a cache while it is being released.
 
+    `with End(release, ...):` releases a resource that the block prepares for its owner, if the block raises. An
+    interrupt releases it, too, from the call of `End` to the end of the block: then the owner has it, and the `End`
+    releases nothing any more. The owner is made in the block, unless it would release the resource when it dies. An
+    interrupt may still come right after the block: where nothing may be lost even then, and the owner would not release
+    the resource when it dies, `except BaseException` is right, since no call follows it.
+
     Nothing is called in a forked child, or after this process has left.
     """
 
     def __new__(cls, release: Callable[..., object] | None, /, *arguments: Any) -> Self: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
     def __del__(self) -> None:
         """Release the resource now."""
 

@@ -69,6 +69,38 @@ TYPES = {name: type(each) for name, each in make().items()}
 # --- ends
 
 
+def test_an_end_of_a_block_calls_only_if_the_block_raises(calls):
+    with n.End(calls.append, "released") as end:
+        assert calls == []
+    end.__del__()
+    with n.End(None):
+        pass
+    assert calls == []
+    failed = None
+    try:
+        with n.End(calls.append, "inner"), n.End(calls.append, "first"):
+            raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        failed = error  # the frames that it holds keep nothing alive
+    assert calls == ["first", "inner"]
+    del failed
+
+
+def test_an_error_in_the_end_of_a_block_has_the_first_one_as_its_context():
+    with pytest.raises(ZeroDivisionError) as caught, n.End(lambda: 1 / 0):
+        raise KeyboardInterrupt
+    assert type(caught.value.__context__) is KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), n.End(None):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_the_block_releases(calls):
+    """There is nothing but the stack that refers to the end then, as here to the first one."""
+    with pytest.raises(ZeroDivisionError):
+        _ = n.End(calls.append, "released"), 1 / 0
+    assert calls == ["released"]
+
+
 def test_an_end_calls_once_with_its_arguments(calls):
     end = n.End(calls.append, "released")
     assert calls == []

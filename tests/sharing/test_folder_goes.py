@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -22,6 +23,7 @@ import xpushare as xs
 from harness import Child, fd_count, kept, wait_until
 from interrupting import Interrupt
 from xpushare.channels import crews
+from xpushare.sharing import keeping
 
 
 class _Said(logging.Handler):
@@ -204,9 +206,9 @@ def restore_with_interrupts() -> None:
     crew = lock("l") and crews._known["lock.l"]
     errors: list[BaseException] = []
     before = fd_count()
-    for nth in range(1, 200):
+    for nth in range(1, 1000):
         crew.path.unlink()
-        interrupt = Interrupt(nth)
+        interrupt = Interrupt(nth, deep=True)
         sys.setprofile(interrupt)
         try:
             assert crews._restored(crew, crew.path)
@@ -361,3 +363,30 @@ def test_a_service_says_that_others_use_another_folder(tmp_path: Path, login: di
             assert f"Processes that use {other} find none of its names" in service.call(said)
             assert service.call(names) == ["before"]
             assert service.call(said) == ""
+
+
+def look_with_interrupts() -> None:
+    """Look for the keeper, with an interrupt at each point of that."""
+    xs.share(xs.empty(4), copy=True).close()
+    assert keeping.connect() is None
+    before = fd_count()
+    for nth in range(1, 1000):
+        interrupt = Interrupt(nth, deep=True)
+        sys.setprofile(interrupt)
+        try:
+            keeping.connect()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        gc.collect()
+        assert fd_count() == before, f"interrupted at point {nth}"
+        if interrupt.left > 0:
+            assert nth > 10
+            return
+    raise AssertionError("it never ends")
+
+
+def test_an_interrupted_look_for_the_keeper_leaves_no_descriptor(run: Path) -> None:
+    with using(run) as one:
+        one.call(look_with_interrupts)

@@ -126,11 +126,33 @@ static void end_finalize(PyObject *object)
     PyErr_Restore(type, value, trace);
 }
 
+/* In C, so that no interrupt comes between the end of a block and the release. */
+static PyObject *end_enter(PyObject *self, PyObject *Py_UNUSED(a)) { return Py_NewRef(self); }
+static PyObject *end_exit(PyObject *self, PyObject *error)
+{
+    xp_end *end = (xp_end *)self;
+    PyObject *release = xp_exchange(end, &end->release, NULL), *done = NULL;
+    bool calls = release && release != Py_None && PyTuple_Size(error) > 0 && PyTuple_GetItem(error, 0) != Py_None &&
+                 is_ours(Py_TYPE(self), end->forks);
+    if (calls)
+        done = PyObject_Call(release, end->arguments, NULL);
+    Py_XDECREF(release);
+    if (calls && done == NULL)
+        return NULL;
+    Py_XDECREF(done);
+    Py_RETURN_NONE;
+}
+
 XP_LIFE(end, .end = end_finalize, .fixed = XP_OBJECTS(xp_end, release, arguments),
         .cleared = XP_OBJECTS(xp_end, forget, key, keep))
 
+static PyMethodDef end_methods[] = {
+    {"__enter__", end_enter, METH_NOARGS, NULL},
+    {"__exit__", end_exit, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 static PyType_Slot end_slots[] = {
-    {Py_tp_new, end_new}, XP_LIFE_SLOTS(end), {Py_tp_finalize, end_finalize}, {0, NULL},
+    {Py_tp_new, end_new}, XP_LIFE_SLOTS(end), {Py_tp_finalize, end_finalize}, {Py_tp_methods, end_methods}, {0, NULL},
 };
 static PyType_Spec end_spec = {"xpushare._native.End", sizeof(xp_end), 0, XP_WITH_GC,
                                end_slots};

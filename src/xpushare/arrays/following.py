@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from xpushare._device import Device, device_for_handle
-from xpushare._native import message_count, message_memory
+from xpushare._native import End, message_count, message_memory
 from xpushare.common.elements import as_dtype
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 from xpushare.core import event, growth, memory, physical
@@ -55,12 +55,8 @@ def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> Virt
     directory = memory.open_(message_memory(message)[0], growth.HOST)
     changed = event.open_(Handle(told_by), growth.HOST, None, False)
     made = range_over(reserved, growth.follow(reserved, directory, changed, read_only))
-    try:
+    with End(give_open, message_memory(message)[0]), End(made.close):
         made.refresh()
-    except BaseException:
-        made.close()
-        give_open(message_memory(message)[0])
-        raise
     return made
 
 

@@ -401,6 +401,7 @@ def _restored(crew: Crew, path: Path) -> bool:
     if _anybody(crew.number):
         return False
     temporary = temporary_in(path.parent)
+    name = str(temporary)
     try:
         with locked_files.make(temporary) as fd:
             at, size = 0, os.fstat(crew.number).st_size
@@ -412,8 +413,10 @@ def _restored(crew: Crew, path: Path) -> bool:
     except OSError:  # FileExistsError: another crew has the name by now
         return False
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        try:
+            os.unlink(name)  # nothing of Python before it, since an interrupt could prevent that
+        except OSError:
+            pass
     return True
 
 

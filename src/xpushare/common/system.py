@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, mapped, serve
+from xpushare._native import Domain, End, Mapping, OwnedFd, Reservation, check_memfd, mapped, serve
 from xpushare.common.errors import FeatureNotSupportedError, from_os_error
 from xpushare.common.fds import own_fd
 
@@ -84,7 +84,7 @@ def boot_id() -> bytes:
     """Return the kernel's id of this boot, 16 bytes. It distinguishes two hosts, and two boots of one host."""
     if not boot_ids:
         try:
-            with open(BOOT_ID, encoding="ascii") as file:
+            with open(BOOT_ID, encoding="utf-8") as file:
                 boot_ids.append(bytes.fromhex(file.read().strip().replace("-", "")))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -144,7 +144,7 @@ def connect(address: bytes | str, timeout: float) -> socket.socket:
     If the backlog is full, which a socket with a time-out reports at once, try again until `timeout`.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    try:
+    with End(lambda: connection.close()):  # the one that the name means then
         if connection.fileno() <= 2:  # stdio is closed: a `print` would write into the connection
             low, connection = connection, socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, 3))
             low.close()
@@ -159,9 +159,6 @@ def connect(address: bytes | str, timeout: float) -> socket.socket:
                     raise TimeoutError from None
             time.sleep(pause)
             pause = min(pause * 2, 0.01)
-    except BaseException:
-        connection.close()
-        raise
 
 
 def send(connection: socket.socket, message: bytes) -> None:

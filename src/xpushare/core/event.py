@@ -13,7 +13,7 @@ from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
-from xpushare._native import DONE, LOST, PENDING, Domain, Slot
+from xpushare._native import DONE, LOST, PENDING, Domain, End, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.common import numbers
 from xpushare.common.aspects import Aspect
@@ -184,17 +184,17 @@ def create(
     here = node.current()
     domain = here.table().domain
     taken: list[int] = []  # emptied once the slot has been released
-    try:
-        taken.extend(map(call, (domain.new_slot,)))  # one C call, so that no interrupt can lose the slot
-        timeline = Timeline(chosen, domain, Slot(domain, taken[0], False), release_slot, domain, taken)
-        role = role_of(domain, taken[0], signals)
-    except OSError as error:
-        raise from_os_error(error, "making an event") from error
-    except BaseException as error:
-        release_slot(domain, taken)
-        if isinstance(error, ValueError) and not isinstance(error, InvalidArgumentError):
+    with End(release_slot, domain, taken):
+        try:
+            taken.extend(map(call, (domain.new_slot,)))  # one C call, so that no interrupt can lose the slot
+            timeline = Timeline(chosen, domain, Slot(domain, taken[0], False), release_slot, domain, taken)
+            role = role_of(domain, taken[0], signals)
+        except OSError as error:
+            raise from_os_error(error, "making an event") from error
+        except ValueError as error:
+            if isinstance(error, InvalidArgumentError):
+                raise
             raise InvalidArgumentError(str(error)) from None
-        raise
     if text is not None:
         labels[timeline] = text
     profile = Profile() if enable_profiling else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, final
 
 from xpushare._device import require
-from xpushare._native import Span, load64, store64
+from xpushare._native import End, Span, load64, store64
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
     DeviceError,
@@ -123,11 +123,8 @@ class Growth:
     def publish(self, count: int, nbytes: int) -> None:
         """Make the new state visible to followers, and notify them."""
         self.nbytes = nbytes
-        try:
+        with End(self._publish, count, nbytes):  # even after an interrupt, followers must see it
             self._publish(count, nbytes)
-        except BaseException:  # an interrupt: followers must see it all the same
-            self._publish(count, nbytes)
-            raise
 
     def _publish(self, count: int, nbytes: int) -> None:
         address = self.directory.address
@@ -312,9 +309,5 @@ def _map(reserved: Reserved, growth: Growth, raw: bytes) -> None:
 def _add(reserved: Reserved, growth: Growth, held: Held, access: str, piece: _Piece) -> None:
     """Map one more piece after the others. After a failure or an interrupt, the piece is not mapped."""
     at, count = growth.mapped(), len(growth.pieces)
-    try:
+    with End(lambda: len(growth.pieces) > count and physical.unmap(reserved, at, held.pages.nbytes)):
         physical.map_(reserved, held, at, 0, None, access, piece)
-    except BaseException:
-        if len(growth.pieces) > count:
-            physical.unmap(reserved, at, held.pages.nbytes)
-        raise

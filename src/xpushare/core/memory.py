@@ -596,12 +596,8 @@ def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own:
     """
     kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
     owned = Owned.of(what) if own else None
-    try:
+    with End(owned and owned.close):
         driver: DriverMemory = adapter.import_memory(info, what)
-    except BaseException:
-        if owned is not None:
-            owned.close()
-        raise
     end = End(driver.release)
     keepable = driver.keepable and owned is None
     made: Allocation = _native.imported(

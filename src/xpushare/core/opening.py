@@ -21,6 +21,7 @@ from xpushare._device import (
     require,
     resolve_context,
 )
+from xpushare._native import End
 from xpushare.adapters.base import DeviceInfo, Export, Form, Hardware, Import, Same
 from xpushare.common import system
 from xpushare.common.aspects import Aspect
@@ -229,12 +230,9 @@ def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, exp
     # Without PICKLED: this process exports the memory itself.
     key = fields.cookie, fields.object, opener, fields.flags & READ_ONLY
     exporter = None if opener.admit is None else info_of(source.device).hardware
-    try:
+    with End(give_open, handle):
         what = export()
         return here.peers.cached(key, lambda: _import_own(handle, what, exporter, opener))
-    except BaseException:
-        give_open(handle)
-        raise
 
 
 def _import_own(handle: Handle, export: Export, exporter: Hardware | None, opener: Opener) -> Any:

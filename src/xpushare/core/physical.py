@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self, final
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
-from xpushare._native import Lease
+from xpushare._native import End, Lease
 from xpushare.adapters.base import Access, DeviceInfo, DriverRange, Import, UsmKind
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
@@ -398,13 +398,10 @@ def map_(
         new = Mapped(at, nbytes, wanted, source, offset, piece)
         place = bisect_right(reserved.mapped, at, key=_at)
         reserved.unsettled = at, nbytes
-        try:
+        with End(reserved.try_settle):
             reserved.driver.map(at, source.pages.driver, offset, nbytes, wanted)
             reserved.mapped.insert(place, new)
             reserved.unsettled = None
-        except BaseException:
-            reserved.try_settle()
-            raise
 
 
 def release_finished(reserved: Reserved, at: int, nbytes: int) -> None:
@@ -437,7 +434,7 @@ def unmap(reserved: Reserved, at: int, nbytes: int, before: Callable[[], None] |
         found = reserved.whole(at, nbytes)
         place = bisect_right(reserved.mapped, found[0].at, key=_at) - 1
         reserved.unsettled = at, nbytes  # from here on, a handler can make no view of them
-        try:
+        with End(reserved.try_settle):
             expect_free(reserved, found)
             if before is not None:
                 before()
@@ -445,9 +442,6 @@ def unmap(reserved: Reserved, at: int, nbytes: int, before: Callable[[], None] |
                 reserved.driver.unmap(mapped.at, mapped.nbytes)
             del reserved.mapped[place : place + len(found)]
             reserved.unsettled = None
-        except BaseException:
-            reserved.try_settle()
-            raise
 
 
 @operation("VirtualRange.set_access", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
@@ -460,8 +454,14 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
         reserved.settle()
         found = reserved.whole(at, nbytes)
         before: list[Access] = [mapped.access for mapped in found]
+
+        def undo() -> None:
+            for mapped, access_before in zip(found, before, strict=True):
+                mapped.access = access_before
+            reserved.try_settle()
+
         reserved.unsettled = at, nbytes
-        try:
+        with End(undo):
             if wanted != "rw":
                 expect_free(reserved, found)
             for mapped in found:
@@ -469,11 +469,6 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
             for mapped in found:
                 mapped.access = wanted
             reserved.unsettled = None
-        except BaseException:
-            for mapped, access_before in zip(found, before, strict=True):
-                mapped.access = access_before
-            reserved.try_settle()
-            raise
 
 
 @operation("VirtualRange.access", raises=(InvalidArgumentError,))

@@ -28,6 +28,7 @@ from weakref import WeakValueDictionary
 
 import xpushare as xs
 from xpushare._device import Device, adapter_of, info_of
+from xpushare._native import End
 from xpushare.arrays import description
 from xpushare.arrays.attach import attach_message
 from xpushare.arrays.consumers import consumer_of
@@ -453,20 +454,16 @@ def _dump(self: Any, obj: Any) -> None:
             _current.run = outer
         return
     made: dict[Device, list[Handle]] = {}
-    try:
-        with pickle_message():
-            file.begin()
-            try:
-                plain.dump(obj)
-            finally:
-                chunks = file.end()
-                _current.run = outer
-            ahead = run.ahead(made) if run.messages else b""
-            for chunk in (ahead, *chunks) if ahead else chunks:
-                file.write(chunk)
-    except BaseException:
-        taken_back(made)
-        raise
+    with End(taken_back, made), pickle_message():
+        file.begin()
+        try:
+            plain.dump(obj)
+        finally:
+            chunks = file.end()
+            _current.run = outer
+        ahead = run.ahead(made) if run.messages else b""
+        for chunk in (ahead, *chunks) if ahead else chunks:
+            file.write(chunk)
 
 
 def _table() -> dict[type, Reduction]:

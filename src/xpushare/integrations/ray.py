@@ -16,6 +16,7 @@ import importlib
 import logging
 import os
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,un
 
 import xpushare as xs
 from xpushare import adapters
+from xpushare._native import End
 from xpushare.arrays import description
 from xpushare.common.elements import check_dtype
 from xpushare.objects.array import capsule_of, host_array
@@ -159,9 +161,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         if obj_id in self._exports:  # Ray asks again if an answer was lost
             return self._exports[obj_id][0]
         handles: list[xs.ArrayHandle] = []
-        try:
-            for array in rdt_object:
-                handles.append(_share(array))  # noqa: PERF401 (those made so far must be closed)
+        with End(lambda: deque(map(xs.ArrayHandle.close, handles), 0)):
+            handles.extend(map(_share, rdt_object))
             backends = {handle.handle.backend for handle in handles}
             if len(backends) > 1:
                 raise xs.InvalidArgumentError(
@@ -171,10 +172,6 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
             record = adapters.record(backend)
             if record is None or record.torch_type is None:
                 raise xs.InvalidArgumentError(f"Ray has no type of device for {backend}")
-        except BaseException:
-            for handle in handles:
-                handle.close()
-            raise
         metadata = Metadata(
             tensor_meta=[(array.shape, _dtype_of(array)) for array in rdt_object],
             tensor_device=record.torch_type,

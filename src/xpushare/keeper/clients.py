@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Final, final
 
-from xpushare._native import Exported
+from xpushare._native import End, Exported
 from xpushare.common.errors import InvalidArgumentError, OutOfMemoryError, XpuShareError, from_os_error
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import keeping
@@ -205,16 +205,13 @@ class Clients:
             if error.errno in _WANT:
                 self._accept(now + _REST)
             return
-        try:
+        with End(connection.close):
             connection.setblocking(False)
             client = Client(connection, now)
             if client.uid == os.geteuid():
                 self._poll.register(connection, select.POLLIN)
                 self._clients[connection.fileno()] = client
                 return
-        except BaseException:
-            connection.close()
-            raise
         connection.close()
 
     def _make_room(self, now: float) -> bool:

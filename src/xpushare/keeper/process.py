@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, NoReturn, final
 
 from xpushare import _native
-from xpushare._native import Exported
+from xpushare._native import End, Exported
 from xpushare.adapters.base import Form, Hardware
 from xpushare.common import system
 from xpushare.common.errors import (
@@ -386,11 +386,9 @@ class Keeper:
         with keeping.Connection(successor, _HAND_OVER) as to:
             if to.pid != client.pid:
                 raise InvalidArgumentError("the process that listens there is not the one that asks")
-            try:
+            # If the successor dies, or may not keep so much, this keeper continues.
+            with End(self._each, "taking back", self._kept, naming.taken_back):
                 self._hand_all_over(to)
-            except BaseException:  # the successor died, or may not keep so much, so this keeper continues
-                self._each("taking back", self._kept, naming.taken_back)
-                raise
         self._each("leaving", self._kept, naming.taken_over)
         self._kept.clear()
         self._sync()
@@ -545,7 +543,7 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         for number in signal.SIGTERM, signal.SIGINT:
             signal.signal(number, _terminated)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
             file.write("xpushare-keeper")
         keeper = Keeper(listening, lock, max_bytes, ttl, store)
         if store is not None:

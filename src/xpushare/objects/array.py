@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, final
 
 from xpushare import _native, adapters
 from xpushare._device import adapter_of, dlpack_of, info_of
-from xpushare._native import ArrayState, BufferBase, Leaves, Span, dlpack_capsule
+from xpushare._native import ArrayState, BufferBase, End, Leaves, Span, dlpack_capsule
 from xpushare.common import html
 from xpushare.common.elements import (
     as_dtype,
@@ -908,12 +908,9 @@ def _reopen_array(raw: bytes) -> SharedArray:
         raise InvalidHandleError("this is the handle of a tree, not of a single array")
     opened: list[Range] = []
     array: SharedArray
-    try:
+    with End(give_back, message, opened):
         orders = open_message(message, None, True, None, opened)
         (array,) = arrays_of(message, opened, content, orders)
-    except BaseException:
-        give_back(message, opened)
-        raise
     return array
 
 

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import Final
 
 from xpushare.common.errors import InvalidArgumentError
+from xpushare.common.fds import own_fd
 from xpushare.sharing import identity
 
 __all__ = ["close", "opening", "path", "paths"]
@@ -36,14 +37,12 @@ def _folder() -> Generator[str | None]:
         yield str(chosen)
         return
     try:
-        fd = os.open(chosen, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = own_fd(os.open, chosen, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         yield None
         return
-    try:
-        yield f"/proc/self/fd/{fd}"
-    finally:
-        os.close(fd)
+    with fd:
+        yield f"/proc/self/fd/{fd.number}"
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from xpushare.common.errors import (
     XpuShareError,
     from_os_error,
 )
-from xpushare.common.fds import OwnedFd, close_all
+from xpushare.common.fds import OwnedFd, close_all, own_fd
 from xpushare.sharing import identity
 
 __all__ = [
@@ -235,11 +235,8 @@ def socket_at(name: str = NAME) -> Generator[str]:
     """
     folder = identity.chosen_dir()
     identity.check_folder(folder)
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{fd}/{name}"
-    finally:
-        os.close(fd)
+    with own_fd(os.open, folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
+        yield f"/proc/self/fd/{fd.number}/{name}"
 
 
 def lock_path() -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from xpushare import _native
+from xpushare._native import End
 from xpushare.common import system
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Told:
 
     def __enter__(self) -> Self:
         wakeup = self._wakeup
-        try:
+        with End(self.__exit__):
             for slot, point in self._points:
                 slot.state(0)  # raises if the event cannot be used
                 token = next(_tokens)
@@ -109,9 +110,6 @@ class Told:
                     _waiters[token] = lambda: os.eventfd_write(wakeup.number, 1), slot
                 if slot.notify_recovery(token) if point is None else slot.notify(point, token):
                     os.eventfd_write(wakeup.number, 1)
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def look(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from xpushare import _native
-from xpushare._native import Importer, Scopes, forks
+from xpushare._native import End, Importer, Scopes, forks
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
@@ -118,15 +118,12 @@ class Driver(ProcessDriver["Gpu"]):
             raise self.forked()
         self.api = api
         self.channels = _channels()
-        try:
+        with End(setattr, self, "api", None):
             if code:
                 raise self.error("starting CUDA", "cuInit", code)
             found = self._enumerate()
             self.relaxed = self.scopes()
-        except BaseException:
-            self.api = None
-            raise
-        return found
+            return found
 
     def _enumerate(self) -> list[Gpu]:
         doing = "listing the devices"

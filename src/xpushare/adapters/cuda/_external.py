@@ -9,6 +9,7 @@ import os
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
+from xpushare._native import End
 from xpushare.adapters.base import DriverMemory, Import, TimelinePoint, TimelineSemaphore
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Gpu
@@ -40,11 +41,8 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
     with gpu.current():
         memory = driver(doing, "cuImportExternalMemory", wanted)
         what.fds[0].take()  # the driver owns it now
-        try:
+        with End(api.cuDestroyExternalMemory, memory):
             address = int(driver(doing, "cuExternalMemoryGetMappedBuffer", memory, whole))
-        except BaseException:
-            api.cuDestroyExternalMemory(memory)
-            raise
 
     def close() -> None:
         closing = "closing a Vulkan program's memory"

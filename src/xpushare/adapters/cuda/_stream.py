@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, final
 
-from xpushare._native import query
+from xpushare._native import End, query
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
 from xpushare.adapters.cuda._external import Point
@@ -91,13 +91,10 @@ class Stream(RuntimeStream):
     def record_native(self, doing: str) -> IpcEvent:
         driver = self._driver
         event = driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING | n.EVENT_INTERPROCESS)
-        try:
+        with End(driver.api.cuEventDestroy, event):
             driver(doing, "cuEventRecord", event, self._stream)
             handle = struct_bytes(driver(doing, "cuIpcGetEventHandle", event))
-        except BaseException:
-            driver.api.cuEventDestroy(event)
-            raise
-        return IpcEvent(int(event), handle, self.current, driver, "cuEventDestroy", event)
+            return IpcEvent(int(event), handle, self.current, driver, "cuEventDestroy", event)
 
     def destroy(self, marks: Sequence[tuple[Any, int]]) -> None:
         api = self._driver.api  # on a broken context there is nothing to destroy

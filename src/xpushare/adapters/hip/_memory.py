@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Final, final
 
+from xpushare._native import End
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Import
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Driver, Gpu
@@ -93,14 +94,11 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, desc
     lazy = int(driver.version >= _HIP_6)
     with gpu.current():
         address = driver.made(doing, "hipIpcOpenMemHandle", handle, lazy)
-        try:
+        with End(driver.code, "hipIpcCloseMemHandle", address):
             known = _range(driver, address)[1]
             if known < what.nbytes:
                 raise InvalidHandleError(f"{doing}: the exporter's table says {what.nbytes} bytes, there are {known}")
-        except BaseException:
-            driver.code("hipIpcCloseMemHandle", address)
-            raise
-    return Mapped(engine, gpu, address, what.nbytes, driver, "closing memory", "hipIpcCloseMemHandle", address)
+            return Mapped(engine, gpu, address, what.nbytes, driver, "closing memory", "hipIpcCloseMemHandle", address)
 
 
 def locate(engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:

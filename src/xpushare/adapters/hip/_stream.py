@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Literal, final
 
+from xpushare._native import End
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Gpu
 from xpushare.adapters.runtime import RuntimeStream
@@ -56,13 +57,10 @@ class Stream(RuntimeStream):
     def record_native(self, doing: str) -> IpcEvent:
         driver = self._driver
         event = driver.made(doing, "hipEventCreateWithFlags", n.UNTIMED | n.INTERPROCESS)
-        try:
+        with End(driver.code, "hipEventDestroy", event):
             driver(doing, "hipEventRecord", event, self.handle)
             handle = driver.asked(doing, "hipIpcGetEventHandle", event, into=n.Handle())
-        except BaseException:
-            driver.code("hipEventDestroy", event)
-            raise
-        return IpcEvent(event, bytes(handle), self.current, driver, "hipEventDestroy", event)
+            return IpcEvent(event, bytes(handle), self.current, driver, "hipEventDestroy", event)
 
     def destroy(self, marks: Sequence[int]) -> None:
         for mark in marks:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from xpushare._native import End
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
 from xpushare.common import system
 from xpushare.common.errors import (
@@ -62,12 +63,9 @@ def page_of_memfd() -> Any:
 def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
     """Create a memfd of exactly `nbytes` that can neither grow nor shrink."""
     fd: OwnedFd = calls.checked(doing, "memfd", name)
-    try:
+    with End(fd.close):
         calls.checked(doing, "resize", fd.number, nbytes)
         calls.checked(doing, "seal", fd.number, system.F_SEAL_SHRINK | system.F_SEAL_GROW | system.F_SEAL_SEAL)
-    except BaseException:
-        fd.close()
-        raise
     return fd
 
 
@@ -111,12 +109,9 @@ class HostMemory(DriverMemory):
         exposed = pages(nbytes)
         found = calls.checked(doing, "kept_mapping", exposed) if keep else None
         fd = memfd_of(calls, doing, "xpushare-memory", exposed) if found is None else found[1]
-        try:
+        with End(fd.close):
             inode = calls.checked(doing, "fstat", fd.number).st_ino
             mapping = calls.checked(doing, "Mapping", fd.number, exposed) if found is None else found[0]
-        except BaseException:
-            fd.close()
-            raise
         return cls(mapping, nbytes, fd, inode, keep)
 
     @classmethod
@@ -176,11 +171,8 @@ class HostPhysical(DriverPhysical):
     def create(cls, calls: Calls, nbytes: int) -> HostPhysical:
         doing = f"creating {nbytes} bytes of physical memory"
         fd = memfd_of(calls, doing, "xpushare-physical", nbytes)
-        try:
+        with End(fd.close):
             return cls(fd, nbytes, calls.checked(doing, "fstat", fd.number).st_ino)
-        except BaseException:
-            fd.close()
-            raise
 
     @classmethod
     def imported(cls, calls: Calls, what: Import) -> HostPhysical:

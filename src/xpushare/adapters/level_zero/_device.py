@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Final, Protocol, final
 from weakref import WeakSet
 
+from xpushare._native import End
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
@@ -330,11 +331,8 @@ class Gpu(CountedMemory):
         """
         with DriverFds() as fds:
             given = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=fds.give(doing, fd))
-            try:
+            with End(fds.close):
                 return self._create(doing, nbytes, given, fds)
-            except BaseException:
-                fds.close()
-                raise
 
     def destroy_pages(self, doing: str, pages: Pages) -> None:
         with pages.fds:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from xpushare._native import End
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import, UsmKind
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
@@ -112,12 +113,9 @@ class _Exported(DriverMemory):
             raw = bytes(driver.asked(doing, *call, into=ze.ze_ipc_mem_handle_t()).data)
             number = int.from_bytes(raw[:4], "little", signed=True)
         fd = OwnedFd(duplicate(doing, number))
-        try:
+        with End(fd.close):
             found = fd_nbytes(doing, fd.number)
             self.check(doing, found)
-        except BaseException:
-            fd.close()
-            raise
         return fd, raw, found
 
     def check(self, doing: str, mapped: int) -> None:
@@ -221,14 +219,11 @@ def _open_handle(engine: Engine, gpu: Gpu, doing: str, fd: int, raw: bytes, nbyt
     handle = ze.ze_ipc_mem_handle_t.from_buffer_copy(fd.to_bytes(4, "little") + raw[4:])
     address = driver.made(doing, "zeMemOpenIpcHandle", context, gpu.handle, handle, 0)
     close = "closing another process's memory", "zeMemCloseIpcHandle", context, address
-    try:
+    with End(quietly, driver, *close):
         known = _range(gpu.platform, doing, address)[1]
         if known < nbytes:
             raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
-    except BaseException:
-        quietly(driver, *close)
-        raise
-    return Mapped(engine, gpu, address, nbytes, driver, *close)
+        return Mapped(engine, gpu, address, nbytes, driver, *close)
 
 
 # --- other libraries' memory --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal, NamedTuple, final
 
+from xpushare._native import End
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu, Stamp
@@ -137,12 +138,9 @@ class Stream:
             )
         )
         self.handle = gpu.new_list(doing)
-        try:
+        with End(driver.code, "zeCommandListDestroy", self.handle):
             raw = driver.raw(doing, Handle.COMMAND_LIST, self.handle)
             self.calls = words.calls(self.handle, raw, self._copy, self._fill)
-        except BaseException:
-            driver.code("zeCommandListDestroy", self.handle)
-            raise
         gpu.streams.add(self)
 
     def new_mark(self, doing: str) -> Mark:
@@ -151,12 +149,9 @@ class Stream:
         pools = ze.ze_event_pool_desc_t(flags=n.POOL_HOST_VISIBLE, count=1)
         context = self._gpu.platform.context
         pool = self._driver.made(doing, "zeEventPoolCreate", context, pools, 0, None)
-        try:
+        with End(self._driver.code, "zeEventPoolDestroy", pool):
             events = ze.ze_event_desc_t(signal=n.SCOPE_HOST, wait=n.SCOPE_HOST)
             return Mark(self._driver.made(doing, "zeEventCreate", pool, events), pool)
-        except BaseException:
-            self._driver.code("zeEventPoolDestroy", pool)
-            raise
 
     def mark(self, doing: str, mark: Mark) -> Calls:
         signal = (self._signal, self.handle, mark.event)
@@ -197,14 +192,11 @@ class Stream:
                 f"{doing}: the driver is too old to share its events, which takes Level Zero API 1.15"
             )
         event = _counter_based(self._gpu, doing, n.COUNTER_IPC)
-        try:
+        with End(driver.code, "zeEventDestroy", event):
             raw = ze.ze_ipc_event_counter_based_handle_t()
             driver(doing, "zeCommandListAppendSignalEvent", self.handle, event)
             driver(doing, "zeEventCounterBasedGetIpcHandle", event, address_of(raw))
-        except BaseException:
-            driver.code("zeEventDestroy", event)
-            raise
-        return IpcEvent(event, bytes(raw.data), self.current, driver, "zeEventDestroy", event)
+            return IpcEvent(event, bytes(raw.data), self.current, driver, "zeEventDestroy", event)
 
     def destroy(self, marks: Sequence[Mark]) -> None:
         for mark in marks:

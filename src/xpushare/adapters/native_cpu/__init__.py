@@ -197,6 +197,6 @@ def _sysfs(name: str) -> int:
     found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
     if not found:
         return 0
-    with open(found[-1], encoding="ascii") as file:
+    with open(found[-1], encoding="utf-8") as file:
         text = file.read().strip()
     return int(text.removesuffix("K")) << (10 if text.endswith("K") else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from xpushare._native import End
 from xpushare.adapters.base import DriverMemory, Export, Form, Import
 from xpushare.adapters.host.memory import check_imported, memfd_of, pages
 from xpushare.adapters.stream import payload
@@ -53,12 +54,9 @@ class HostMemory(DriverMemory):
         doing = f"allocating {nbytes} bytes of host memory"
         mapped = pages(nbytes)
         fd = memfd_of(engine.calls, doing, "xpushare-memory", mapped)
-        try:
+        with End(fd.close):
             inode = engine.calls.checked(doing, "fstat", fd.number).st_ino
             return cls(engine, device, fd, inode, cls._map(engine, device, doing, fd.number, mapped, False), nbytes)
-        except BaseException:
-            fd.close()
-            raise
 
     @classmethod
     def imported(cls, engine: Engine, device: Device, what: Import) -> HostMemory:

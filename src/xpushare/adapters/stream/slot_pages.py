@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from xpushare._native import LAYOUT, Domain, Mapping, Slot
+from xpushare._native import LAYOUT, Domain, End, Mapping, Slot
 from xpushare.adapters.stream.background import Teardown, quietly
 from xpushare.adapters.stream.hooks import Device
 from xpushare.common import system
@@ -121,11 +121,8 @@ class SlotPages:
             if registered:
                 with device.current():
                     device.reach(doing, mapping.address, _CHUNK, False)
-                    try:
+                    with End(quietly, device.unreach, doing, mapping.address):
                         found = device.reached(doing, mapping.address)
-                    except BaseException:
-                        quietly(device.unreach, doing, mapping.address)
-                        raise
             commons.mappings.append((device, registered, mapping))
             commons.addresses[chunk] = found
             return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, final
 
+from xpushare._native import End
 from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import Job, quietly
@@ -53,17 +54,13 @@ class PhysicalPages(DriverPhysical):
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
         with device.current():
             handle = device.import_fd(doing, what.fds[0].number, origin)
-            try:
+            with End(quietly, device.release, doing, handle):
                 location = device.location(doing, handle)
                 if not device.reaches(location):
                     where = engine.devices()[location]
                     raise FeatureNotSupportedError(f"{doing}: it is memory of {where}, which it cannot reach")
                 _check_size(device, doing, handle, what.nbytes)
-                fd = OwnedFd(what.fds[0])
-            except BaseException:
-                quietly(device.release, doing, handle)
-                raise
-        return cls(device, handle, what.nbytes, location, fd)
+                return cls(device, handle, what.nbytes, location, OwnedFd(what.fds[0]))
 
     def export(self) -> Export:
         return self._fd.export(self._device, self.nbytes, self.nbytes, self._make_fd)
@@ -139,13 +136,9 @@ class AddressRange(DriverRange):
             except XpuShareError:
                 del self._locations[at]
                 raise
-            try:
+            with End(self._locations.pop, at), End(quietly, device.unmap, doing, address, nbytes):
                 if access != "none":  # a new mapping has none
                     self._engine.peer_access.grant(device, doing, address, nbytes, location, access)
-            except BaseException:
-                quietly(device.unmap, doing, address, nbytes)
-                del self._locations[at]
-                raise
 
     def _wait_for_teardown(self, at: int, nbytes: int) -> None:
         """Wait until earlier mappings at these addresses are torn down."""

@@ -164,7 +164,7 @@ def _is_of(pidfd: OwnedFd, pid: int) -> bool:
     would not report the listening process's death.
     """
     try:
-        with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="ascii") as file:
+        with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="utf-8") as file:
             found = [int(line[4:]) for line in file if line.startswith("Pid:")]
     except FileNotFoundError:
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, TypeVar
 
+from xpushare._native import End
 from xpushare.common.result import Result
 from xpushare.core import event as core_event
 from xpushare.core import memory as core_memory
@@ -372,12 +373,13 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: Pointer, phEventWait
         found = mapped.pop()
         if not mapped:
             del hMem.maps[pMappedPtr]
-    try:
+
+    def still_mapped() -> None:
+        with _objects.places.lock:
+            hMem.maps.setdefault(pMappedPtr, []).append(found)
+
+    with End(still_mapped):
         if found.staged is None or not found.flags & (MapFlags.WRITE | MapFlags.WRITE_INVALIDATE_REGION):
             return command(hQueue, Command.MEM_UNMAP, phEventWaitList)
         target, source = (hMem.piece, found.offset, found.nbytes), (found.staged, 0, found.nbytes)
         return _copied(hQueue, Command.MEM_UNMAP, phEventWaitList, target, source, False)
-    except BaseException:
-        with _objects.places.lock:
-            hMem.maps.setdefault(pMappedPtr, []).append(found)  # it is still mapped
-        raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
+from xpushare._native import End
 from xpushare.adapters.base import UsmKind
 from xpushare.common.errors import from_os_error
 from xpushare.common.result import Result
@@ -393,11 +394,8 @@ def _enqueue_allocation(
     if pool is None and kind == "device":
         pool = queue.context.pool(queue.device)
     address = _allocate(kind, queue.context, queue.device, None, pool, size)
-    try:
+    with End(urUSMFree, queue.context, address):
         return address, command(queue, which, events)
-    except BaseException:
-        urUSMFree(queue.context, address)
-        raise
 
 
 _ASYNC_ERRORS: Final = (
@@ -471,11 +469,8 @@ def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phE
     if pMem not in _objects.places.allocated:
         raise URError(f"{pMem:#x} was not allocated", result=Result.ERROR_INVALID_MEM_OBJECT)
     event = command(hQueue, Command.ENQUEUE_USM_FREE_EXP, phEventWaitList)
-    try:
+    with End(event.release):
         urUSMFree(hQueue.context, pMem)
-    except BaseException:
-        event.release()
-        raise
     return event
 
 
