@@ -183,7 +183,7 @@ def test_what_a_dead_exporter_had_is_given_up(peer: Child) -> None:
 
     def resting() -> int:
         node.current().peers.sweep()
-        return len(node.current().idle.items)
+        return len(node.current().idle.host)
 
     with Child() as exporter:
         for number in range(1, 4):
@@ -231,7 +231,7 @@ def test_many_at_rest_are_few(peer: Child) -> None:
             for each in [xs.attach(raw) for raw in raws]:
                 each.close()
         del each
-        return len(node.current().idle.items), _native.kept_nbytes() // (20 << 10)
+        return len(node.current().idle.host), _native.kept_nbytes() // (20 << 10)
 
     arrays = [xs.empty(20 << 10, "uint8") for _ in range(70)]
     handles = [xs.share(array) for array in arrays]

@@ -47,13 +47,14 @@ class Block(Exposure):
         idle, end = node.here[0].idle, End(self.give_up)
         if self.room is HOST:
             self.driver.rest()
-            idle.keep(self, b"", 0, HOST, (), end, 0)
+            idle.keep_host(self, b"", (), end)
         else:
             idle.keep(self, b"", self.nbytes, self.room, (), end, 1, self.after_work is None)
 
     def wake(self) -> bool:
         """Start using the memory again. Returns False if it has been released."""
-        item = node.here[0].idle.take(self)
+        idle = node.here[0].idle
+        item = idle.host.pop(self, None) if self.room is HOST else idle.take(self)
         if item is None:
             return False
         self._waits = False  # first, since dropping `item` calls `give_up`
@@ -126,7 +127,7 @@ def _wait(block: Block) -> None:
     idle = node.here[0].idle
     oldest = None
     with idle.lock:
-        if block in idle.items:
+        if block in idle.host or block in idle.items:
             blocks = waiting(block.device, block.kind)
             blocks.append(block)
             oldest = blocks.pop(0) if len(blocks) > _MOST else None

@@ -5,7 +5,7 @@ its bytes, `trim`, and a forked child that starts with nothing.
 
 | memory | its list | released by |
 |---|---|---|
-| freed host memory, and host mappings of the next two | `src/engine/kept.c` | the warden |
+| freed host memory, and host mappings of the next two | `src/engine/kept.c`, and by key in `Idle.host` | the warden |
 | closed imports, whose leases may wait for device work (`Uses`) | `Idle.items` | a device's teardown thread |
 | freed memory of arrays, which device work may still use | `Idle.items`, and by size in `core/reuse.py` | the same |
 | exporters' memory that was imported before | `sharing/peers.py` | needs nothing |
@@ -150,9 +150,8 @@ class Room:
 
 
 HOST: Final = Room(int, int, bool)
-"""The host's memory, whose time and bytes native code limits. Its pieces count 0 bytes and descriptors here."""
-HOST.seconds, HOST.most_nbytes, HOST.most = math.inf, 1, _HOST_MOST
-HOST.prepared = HOST.looked_after = True
+"""The host's memory, whose time and bytes native code limits."""
+HOST.prepared, HOST.most_nbytes = True, 1
 
 
 class Cache:
@@ -209,6 +208,7 @@ class Idle:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
         self.lock = threading.RLock()  # re-entrant, since the garbage collector may close an import while it is held
         self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes atomically
+        self.host: dict[Any, tuple[bytes, tuple[Any, ...], End]] = {}  # the host's: cookie, what reopens it, its end
         self._of: dict[Room, _OfRoom] = {}
         self._caches: dict[type[Any], Any] = {}
         self._descriptors = 0  # how many descriptors the cache may use
@@ -234,7 +234,8 @@ class Idle:
         for function in _before:
             function()
         gone: int = sum(each.trim() for each in self._caches.copy().values())
-        gone += _native.trim()  # first, since it counts the bytes of the host's pieces in `items`
+        gone += _native.trim()
+        self.host.clear()
         return gone + self.give_up()
 
     def keep(
@@ -267,6 +268,14 @@ class Idle:
                 oldest, item = self.items.popitem(last=False)
                 self._leave(oldest, item)
                 dropped.append(item)
+
+    def keep_host(self, key: Hashable, cookie: bytes, reopens: tuple[Any, ...], end: End) -> None:
+        """Remember the host's memory that native code caches from now on. Dropping `end` releases it."""
+        if not self._ended:
+            self.host[key] = cookie, reopens, end
+            if len(self.host) > _HOST_MOST:
+                for old in list(self.host)[:-_HOST_MOST]:  # others may change the dictionary while this runs
+                    self.host.pop(old, None)
 
     def renew(self, key: Hashable) -> bool:
         """Begin the time of cached memory anew. Returns False if it has been released."""
@@ -317,10 +326,14 @@ class Idle:
     def end(self) -> None:
         """Stop caching, because this process exits."""
         self._ended = True
+        self.host.clear()
         self.give_up()
 
     def forget(self, cookie: bytes) -> None:
         """Release the imports of an exporter that has died."""
+        for key, item in list(self.host.items()):
+            if item[0] == cookie:
+                self.host.pop(key, None)
         if self.items:
             self.give_up(lambda item: item.cookie == cookie)
 

@@ -388,10 +388,16 @@ class Peers:
 
     def _taken(self, key: Any, room: Room | None) -> Any:
         """Return the closed object that is cached under `key`, open again, or None."""
-        item = self.idle.take(key)
-        if item is None or (room is HOST and not item.reopens[1].wake()):
+        again: tuple[Any, ...]
+        if room is HOST:
+            rested = self.idle.host.pop(key, None)
+            if rested is None or not rested[1][1].wake():
+                return None
+            again = (*rested[1], rested[2], True)
+        elif (item := self.idle.take(key)) is None:
             return None
-        again: tuple[Any, ...] = (*item.reopens, item.end, True)
+        else:
+            again = (*item.reopens, item.end, True)
         return self._remember(key, _native.imported(*again), room)
 
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
@@ -406,7 +412,7 @@ class Peers:
             pass
         elif room is HOST:
             if self._comes_again(key):
-                keep = partial(self._keep, key, 0, HOST, reopens, 0)
+                keep = partial(self._keep_host, key, reopens)
         elif room is not None and (room.most_nbytes or room.prepare()):
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.imports.forget, key, keep)
@@ -417,15 +423,17 @@ class Peers:
     def _keep(
         self, key: Any, nbytes: int, room: Room, reopens: tuple[Any, ...], descriptors: int, end: _native.End
     ) -> None:
-        """Cache a closed object, or release it if its exporter is known to be dead. The mapping holds no lease: the
-        exporter may use the memory for other arrays, and this process does not read the memory until a handle of it is
-        opened.
-        """
+        """Cache a closed object, or release it if its exporter is known to be dead."""
         cookie = key[:16]
         if cookie in self._peers:
-            if room is HOST:
-                reopens[1].rest()
             self.idle.keep(key, cookie, nbytes, room, reopens, end, descriptors)
+
+    def _keep_host(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
+        """Cache a closed object of the host's memory likewise. The mapping holds no lease: the exporter may use the
+        memory for other arrays, and this process does not read the memory until a handle of it is opened.
+        """
+        reopens[1].rest()
+        self.idle.keep_host(key, key[:16], reopens, end)
 
     def _comes_again(self, key: Any) -> bool:
         """Return whether the host memory with this key was imported before, so that it is worth keeping mapped. Records
@@ -526,7 +534,7 @@ class Peers:
             # If there is only one, and it is dead, reading its table shows that.
             peer = (peers.get(key[:16]) if len(peers) == 1 else None) or self._met(handle, met)
             try:
-                if key in self.idle.items:
+                if key in self.idle.host or key in self.idle.items:
                     found = self._find(peer, fields, key, opener)
                     if found is not None:
                         return found
@@ -546,7 +554,7 @@ class Peers:
         or the handle is refused.
         """
         found = self.imports.hold(fields, key)
-        if found is not None or key not in self.idle.items:
+        if found is not None or (key not in self.idle.host and key not in self.idle.items):
             return found
         held = peer.hold(fields)  # first: a handle that is refused renews nothing that is kept
         made = None if isinstance(held, Refusal) else self._taken(key, opener.room)
