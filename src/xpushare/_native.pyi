@@ -720,6 +720,12 @@ class End:
     """
 
     def __new__(cls, release: Callable[..., object] | None, /, *arguments: Any) -> Self: ...
+    @classmethod
+    def repeated(cls, release: Callable[..., object], /, *arguments: Any) -> Self:
+        """Make an `End` that calls `release` again if an exception that is no `Exception`, such as the
+        `KeyboardInterrupt` of a signal, has ended the call. `release` must be idempotent.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
     def __del__(self) -> None:

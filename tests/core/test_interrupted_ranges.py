@@ -14,7 +14,10 @@ import pytest
 import xpushare as xs
 from interrupting import Handler, Interrupt
 from sampling import sampled
-from xpushare.sharing import node
+from xpushare.core import event as events
+from xpushare.core.pickles import Implicit
+from xpushare.objects.lifecycle import use
+from xpushare.sharing import layout, node
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted finalisers
 steps = pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.exhaustive)])
@@ -311,3 +314,21 @@ def test_a_handler_that_grows_the_range(name: str, inner: str, step: int) -> Non
         return handler.left
 
     each_point(run, step)
+
+
+def test_a_piece_is_exported_no_more_even_if_the_finaliser_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    current, interrupts = node.current, [KeyboardInterrupt()]
+
+    def interrupted() -> node.Node:
+        if interrupts:
+            raise interrupts.pop()
+        return current()
+
+    with xs.Event("native_cpu:0", enable_ipc=True) as event:
+        export = Implicit(events.get, use(event))
+        handle = export.handle
+        monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+        monkeypatch.setattr(node, "current", interrupted)
+        del export
+        assert not interrupts
+        assert not node.current().table().withdraw(handle, layout.REASON_FREED)

@@ -450,3 +450,19 @@ def test_a_class_changes_only_to_one_of_the_same_state():
     piece = made["Range"]
     piece.__class__ = Sub
     assert (type(piece), piece.replace(offset=1).offset) == (Sub, 1)
+
+
+@pytest.mark.parametrize(("error", "calls"), [(KeyboardInterrupt, 3), (ValueError, 1)])
+def test_a_release_that_was_interrupted_is_called_again(monkeypatch, error, calls):
+    tries, told = [], []
+
+    def release(what):
+        tries.append(what)
+        if len(tries) < 3:
+            raise error
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
+    end = n.End.repeated(release, 5)
+    del end
+    assert tries == [5] * calls
+    assert told == [error] * min(calls, 2)

@@ -71,6 +71,14 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return takes("End", args, kwargs, 1, true) ? end_from(type, args, 0) : NULL;
 }
 
+static PyObject *end_repeated(PyObject *type, PyObject *args)
+{
+    PyObject *end = end_new((PyTypeObject *)type, args, NULL);
+    if (end)
+        ((xp_end *)end)->again = true;
+    return end;
+}
+
 static void on_death(PyObject *object, PyObject *forget, PyObject *key, PyObject *keep)
 {
     xp_end *end = (xp_end *)object;
@@ -118,8 +126,11 @@ static void end_finalize(PyObject *object)
     PyObject *key = xp_exchange(end, &end->key, NULL), *keep = xp_exchange(end, &end->keep, NULL);
     PyObject *type, *value, *trace; /* the collector calls this, too */
     PyErr_Fetch(&type, &value, &trace);
-    if (is_ours(Py_TYPE(object), end->forks) && !end_call(Py_TYPE(object), release, arguments, forget, key, keep))
+    bool calls = is_ours(Py_TYPE(object), end->forks);
+    while (calls && !end_call(Py_TYPE(object), release, arguments, forget, key, keep)) {
+        calls = end->again && !PyErr_ExceptionMatches(PyExc_Exception);
         PyErr_WriteUnraisable(release);
+    }
     PyObject *all[] = {release, arguments, forget, key, keep};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         Py_XDECREF(all[i]);
@@ -149,6 +160,7 @@ XP_LIFE(end, .end = end_finalize, .fixed = XP_OBJECTS(xp_end, release, arguments
 static PyMethodDef end_methods[] = {
     {"__enter__", end_enter, METH_NOARGS, NULL},
     {"__exit__", end_exit, METH_VARARGS, NULL},
+    {"repeated", end_repeated, METH_VARARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot end_slots[] = {

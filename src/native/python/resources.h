@@ -13,6 +13,7 @@ typedef struct {
     PyObject *release, *arguments;  /* the function to call, or None; both become NULL when it is called */
     PyObject *forget, *key, *keep;  /* may change: see `on_death`. NULL if not set */
     uint32_t forks;
+    bool again; /* call `release` once more if an interrupt has ended it */
 } xp_end;
 
 /* Owns a driver's resource. */

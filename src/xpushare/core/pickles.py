@@ -193,7 +193,7 @@ class Implicit:
 
     def __init__(self, get: Callable[..., Handle], source: object) -> None:
         self._taken: list[Handle] = []
-        self._end = End(_withdraw_all, self._taken)
+        self._end = End.repeated(_withdraw_all, self._taken)
         get(source, implicit=True, into=self._taken)
 
     @property
@@ -212,7 +212,7 @@ class ImplicitAll:
 
     def __init__(self, handles: list[Handle]) -> None:
         self.handles = handles
-        self._end = End(_withdraw_all, handles)
+        self._end = End.repeated(_withdraw_all, handles)
 
 
 def _withdraw_all(handles: list[Handle]) -> None:
