@@ -15,7 +15,7 @@ import pytest
 import xpushare as xs
 from harness import Child, kept
 from xpushare._device import adapter_of
-from xpushare._native import End, forks, hold
+from xpushare._native import End, forks
 from xpushare.adapters.host import HostRange
 from xpushare.adapters.mock import MockStream, default_stream
 from xpushare.adapters.stream.host_memory import HostMemory
@@ -165,7 +165,7 @@ def hidden(source: Any, **options: Any) -> xs.SharedArray:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HostMemory, "host_accessible", False)
         unreachable = imported(place.device, place.allocation.driver, "device", End(None))
-    hold(found, place.replace(allocation=unreachable, lease=place), forks())
+    found._hold(place.replace(allocation=unreachable, lease=place), forks())
     return found
 
 

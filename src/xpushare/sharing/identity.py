@@ -394,8 +394,8 @@ def _tell_left_behind(folder: Path, left: list[str]) -> None:
 
 
 def _files_in(pid: str, folder: Path, places: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files that a process of this user has open: in the folder, or removed ones in any of the places. A file
-    from which another process makes the key at the same time does not count.
+    """Yield the files of names, channels and locks in the folder that a process of this user has open, and the removed
+    files in any of the places.
     """
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
@@ -405,8 +405,8 @@ def _files_in(pid: str, folder: Path, places: tuple[str, ...]) -> Iterator[str]:
                 link = os.readlink(f"/proc/{pid}/fd/{fd}")
             except OSError:
                 continue
-            where = places if link.endswith(" (deleted)") else f"{folder}/"
-            if link.startswith(where) and not link.startswith(f"{folder}/key"):
+            where = places if link.endswith(" (deleted)") else (f"{folder}/names/", f"{folder}/crews/")
+            if link.startswith(where):
                 yield link
     except OSError:  # it has ended, or cannot be looked into
         return

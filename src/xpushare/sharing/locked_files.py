@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from xpushare.common.errors import InvalidHandleError, from_os_error
+from xpushare.common.errors import InvalidHandleError, doing, from_os_error
 from xpushare.common.fds import OwnedFd, own_fd
 
 __all__ = ["TEMPORARY", "inode_at", "inode_of", "make", "open_file", "temporary_in"]
@@ -37,7 +37,8 @@ def open_file(path: Path, whose: str = "of this user") -> OwnedFd | None:
             raise _strange(path, whose) from None
         raise from_os_error(error, f"opening {path}") from error
     try:
-        found = os.fstat(fd.number)
+        with doing(f"looking at {path}"):
+            found = os.fstat(fd.number)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             raise _strange(path, whose)
     except BaseException:  # a reference to the exception would keep the descriptor open
