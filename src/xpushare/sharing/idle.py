@@ -124,7 +124,6 @@ class Room:
         self.look_after = look_after
         self.seconds = 0.0  # how long memory stays cached
         self.most_nbytes = 0
-        self.most = _MOST  # pieces
         self.prepared = False
         self.looked_after = False  # whether a thread looks after the cached memory
 
@@ -262,7 +261,7 @@ class Idle:
             of.nbytes += nbytes
             self._held += descriptors
             self.items[key] = item  # last, since another import may have taken the room meanwhile
-            while of.keys and (of.nbytes > room.most_nbytes or len(of.keys) > room.most):
+            while of.keys and of.nbytes > room.most_nbytes:
                 dropped.append(self._pop(of.keys.popitem(last=False)[0]))
             while self.items and (len(self.items) > _MOST or self._held > min(_DESCRIPTORS, self._descriptors)):
                 oldest, item = self.items.popitem(last=False)
