@@ -24,7 +24,6 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("", "_native", "common"),
     ("timeline",),
     ("adapters",),
-    ("_device",),
     ("sharing",),
     ("core",),
     ("objects",),

@@ -14,8 +14,8 @@ _WHERE = {
     "Atomic": "channels.locks",
     "Channel": "channels.channel",
     "ChannelFull": "common.errors",
-    "Context": "_device",
-    "Device": "_device",
+    "Context": "core.device",
+    "Device": "core.device",
     "DeviceError": "common.errors",
     "Event": "objects.event",
     "FeatureNotSupportedError": "common.errors",
@@ -38,8 +38,8 @@ _WHERE = {
     "any_of": "arrays.waits",
     "array": "arrays.copies",
     "attach": "arrays.attach",
-    "default_device": "_device",
-    "devices": "_device",
+    "default_device": "core.device",
+    "devices": "core.device",
     "empty": "arrays.copies",
     "enable_layers": "core.layers",
     "lookup": "arrays.names",
@@ -81,7 +81,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'xpushare' has no attribute {name!r}{advice}")
     from xpushare.common.loading import load  # raises a RuntimeError while that module is only half loaded
 
-    if _WHERE.get(name) not in ("common.aspects", "_device", "common.errors"):
+    if _WHERE.get(name) not in ("common.aspects", "core.device", "common.errors"):
         load("xpushare._native")  # if it is missing, this raises the reason, before an import of a Unix module fails
     value = load(f"xpushare.{_WHERE.get(name, name)}")
     if name in _WHERE:

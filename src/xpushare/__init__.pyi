@@ -2,10 +2,6 @@
 
 from xpushare import ipc as ipc
 from xpushare import ur as ur
-from xpushare._device import Context as Context
-from xpushare._device import Device as Device
-from xpushare._device import default_device as default_device
-from xpushare._device import devices as devices
 from xpushare.arrays.attach import attach as attach
 from xpushare.arrays.copies import array as array
 from xpushare.arrays.copies import empty as empty
@@ -36,6 +32,10 @@ from xpushare.common.errors import OutOfMemoryError as OutOfMemoryError
 from xpushare.common.errors import PeerLostError as PeerLostError
 from xpushare.common.errors import RouteError as RouteError
 from xpushare.common.errors import XpuShareError as XpuShareError
+from xpushare.core.device import Context as Context
+from xpushare.core.device import Device as Device
+from xpushare.core.device import default_device as default_device
+from xpushare.core.device import devices as devices
 from xpushare.core.layers import enable_layers as enable_layers
 from xpushare.objects.array import SharedArray as SharedArray
 from xpushare.objects.array_handle import ArrayHandle as ArrayHandle

@@ -13,12 +13,12 @@ from peering import nothing_left
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare._device import adapter_of
 from xpushare._native import Timeline, message_events
 from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.mock.script import driver
 from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.common.errors import OutOfMemoryError
+from xpushare.core.device import adapter_of
 from xpushare.core.layers import enable_layers
 from xpushare.core.memory import kept_nbytes
 from xpushare.objects.lifecycle import use

@@ -15,11 +15,11 @@ from pool_work import made, total
 import xpushare as xs
 from harness import Child, kept, new_fds, open_fds, wait_until
 from named_arrays import filled, value_of
-from xpushare._device import info_of
 from xpushare._native import Exported
 from xpushare.adapters.base import Export, Form, Import
 from xpushare.common import system
 from xpushare.conformance.samples import samples
+from xpushare.core.device import info_of
 from xpushare.sharing import node, routes
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.owned import Owned

@@ -10,7 +10,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare._device import adapter_of
+from xpushare.core.device import adapter_of
 from xpushare.core.memory import kept_nbytes
 from xpushare.sharing import node
 

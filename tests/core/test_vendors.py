@@ -593,7 +593,7 @@ NAMING = {
 # Modules of other libraries that are called so.
 THEIRS = {
     "objects/array.py": {"cuda"},  # torch's method, which people try on an array
-    "_device.py": {"'cpu', 'gpu', 'native_cpu:0', 'cuda:0' or a uuid"},
+    "core/device.py": {"'cpu', 'gpu', 'native_cpu:0', 'cuda:0' or a uuid"},
     "integrations/torch.py": {"cuda", "CUDAPluggableAllocator"},
     "integrations/cupy.py": {"cuda"},
     "integrations/lmcache.py": {"CudaDeviceSpec", "CudaIPCData", "cuda", "lmcache.v1.platform.devices.cuda"},

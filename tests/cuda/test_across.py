@@ -16,10 +16,10 @@ from scripted_driver import ScriptedDriver
 import harness
 import xpushare as xs
 from harness import Child, kept
-from xpushare import _device
 from xpushare.adapters.base import Form, Hardware, Same
 from xpushare.adapters.cuda import _listing
 from xpushare.adapters.cuda._adapter import Cuda
+from xpushare.core.device import known_device
 from xpushare.integrations import vulkan
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -32,7 +32,7 @@ def driver() -> ScriptedDriver:
 
 @pytest.fixture
 def cuda(driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
-    monkeypatch.setattr(_device, "_known", {})
+    monkeypatch.setattr("xpushare.core.device._known", {})
     made = Cuda(driver)
     yield made
     gc.collect()
@@ -43,7 +43,7 @@ def cuda(driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
 
 @pytest.fixture
 def gpu(cuda: Cuda) -> xs.Device:
-    return _device.known_device(cuda, cuda.devices()[0])
+    return known_device(cuda, cuda.devices()[0])
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_vulkan_import_that_fails_leaves_nothing(
 
 
 def test_memory_of_a_vulkan_program_on_another_gpu(driver: ScriptedDriver, cuda: Cuda, offered: xs.ipc.Handle) -> None:
-    other = _device.known_device(cuda, cuda.devices()[1])
+    other = known_device(cuda, cuda.devices()[1])
     with pytest.raises(xs.FeatureNotSupportedError, match="an opaque fd is imported on the same hardware only"):
         xs.ipc.memory.open(offered, device=other)
     assert "cuImportExternalMemory" not in driver.calls

@@ -15,7 +15,7 @@ from scripted_driver import Range as Extent
 import harness
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare import _device, adapters
+from xpushare import adapters
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda._adapter import Cuda
@@ -73,8 +73,8 @@ def driver(monkeypatch: pytest.MonkeyPatch, exporter: Child) -> Iterator[Scripte
     """It has opened memory before: which device opens it is decided."""
     driver, cuda = new_driver()
     driver.foreign.clear()
-    monkeypatch.setattr(_device, "_known", {})
-    monkeypatch.setattr(_device, "_named_by_handles", {})
+    monkeypatch.setattr("xpushare.core.device._known", {})
+    monkeypatch.setattr("xpushare.core.device._named_by_handles", {})
     monkeypatch.setitem(adapters._adapters, "cuda", cuda)
     first = xs.ArrayHandle(exporter.call(shared, 0))
     opener, device, context = memory.opener_for(first.handle, "cuda:0", None)

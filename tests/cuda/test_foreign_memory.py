@@ -18,7 +18,7 @@ import xpushare as xs
 from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
-from xpushare import _device, adapters
+from xpushare import adapters
 from xpushare._native import End, Importer, Recogniser, Scopes, imported, message_events
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
@@ -59,7 +59,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     driver = ScriptedDriver()
     adapters.record("cuda")  # as whoever makes an adapter does
     made = Cuda(driver)
-    monkeypatch.setattr(_device, "_known", {})
+    monkeypatch.setattr("xpushare.core.device._known", {})
     monkeypatch.setattr(node.current(), "foreign", node.ByName())
     monkeypatch.setattr(vendor, "_loaded", {*vendor._loaded, "libcuda.so.1"})
     monkeypatch.setitem(adapters._adapters, "cuda", made)

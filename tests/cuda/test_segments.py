@@ -14,7 +14,7 @@ from segments import SEGMENT, Library, tensors
 
 import xpushare as xs
 from harness import Child, wait_until
-from xpushare import _device, adapters
+from xpushare import adapters
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     adapters.record("cuda")  # as whoever makes an adapter does
     made = Cuda(ScriptedDriver())
-    monkeypatch.setattr(_device, "_known", {})
+    monkeypatch.setattr("xpushare.core.device._known", {})
     monkeypatch.setattr(node.current(), "foreign", node.ByName())
     monkeypatch.setattr(vendor, "_loaded", {*vendor._loaded, "libcuda.so.1"})
     monkeypatch.setitem(adapters._adapters, "cuda", made)

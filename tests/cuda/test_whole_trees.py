@@ -16,11 +16,12 @@ from scripted_driver import Range as Extent
 import harness
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare import _device, adapters
+from xpushare import adapters
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.arrays import description
 from xpushare.arrays.description import Located
 from xpushare.core import memory
+from xpushare.core.device import known_device
 from xpushare.core.memory import Range
 from xpushare.sharing import node
 
@@ -69,10 +70,10 @@ def exporter() -> Iterator[Child]:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDriver]:
-    monkeypatch.setattr(_device, "_known", {})
+    monkeypatch.setattr("xpushare.core.device._known", {})
     scripted = ScriptedDriver()
     cuda = Cuda(scripted)
-    kept["gpu"] = _device.known_device(cuda, cuda.devices()[0])
+    kept["gpu"] = known_device(cuda, cuda.devices()[0])
     yield scripted
     closed(scripted)
     assert cuda.engine.teardown.settle(5)

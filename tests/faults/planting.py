@@ -75,8 +75,8 @@ def _hang(_aspect: str) -> None:
 
 
 def _lacks(aspect: str) -> None:
-    from xpushare._device import Device
     from xpushare.common.aspects import Support
+    from xpushare.core.device import Device
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def ask(self: Any, asked: Any) -> Any:
@@ -88,7 +88,7 @@ def _lacks(aspect: str) -> None:
 
 
 def _unrefused(aspect: str) -> None:
-    from xpushare._device import Device
+    from xpushare.core.device import Device
 
     _lacks(aspect)
     set_(Device, "_require", nothing)

@@ -528,8 +528,8 @@ def socket_of_the_keeper() -> Any:
     ids=lambda change: "_".join(map(str, *change.items()))[:40],
 )  # fmt: skip
 def test_exports_that_contradict_themselves(change: dict[str, Any]) -> None:
-    from xpushare._device import info_of
     from xpushare.core import memory
+    from xpushare.core.device import info_of
     from xpushare.objects.lifecycle import use
     from xpushare.sharing.owned import descriptors
 

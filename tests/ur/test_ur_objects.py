@@ -12,10 +12,10 @@ from ur_runtime import Runtime, refused
 
 import xpushare as xs
 from xpushare import ur
-from xpushare._device import adapter_of
 from xpushare.adapters.base import Properties
 from xpushare.adapters.mock import driver
 from xpushare.common.aspects import Aspect
+from xpushare.core.device import adapter_of
 from xpushare.ur._spec import INFOS
 
 R = ur.Result

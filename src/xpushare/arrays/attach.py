@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from xpushare import adapters
-from xpushare._device import dlpack_of
 from xpushare._native import message_count, message_elements, message_memory, message_tensors
 from xpushare.arrays.consumers import consumer_of, torch_stream
 from xpushare.arrays.containers import only_argument, pruned, unflatten
@@ -17,6 +16,7 @@ from xpushare.arrays.following import follower, is_range
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import memory
 from xpushare.core.declare import public
+from xpushare.core.device import dlpack_of
 from xpushare.core.ordering import work_on
 from xpushare.objects.array_handle import ArrayHandle, expect_open
 from xpushare.objects.lifecycle import use
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import TypeVar
 
-    from xpushare._device import DeviceLike
     from xpushare.adapters.array_types import Tree
     from xpushare.arrays.consumers import Consumer, Library
     from xpushare.arrays.containers import Only
+    from xpushare.core.device import DeviceLike
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
     from xpushare.objects.array import SharedArray

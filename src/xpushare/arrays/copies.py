@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import adapters
-from xpushare._device import Device
 from xpushare._native import Span, fill
 from xpushare.arrays import description, meaning
 from xpushare.common.elements import (
@@ -26,6 +25,7 @@ from xpushare.common.sizes import readable
 from xpushare.core import memory
 from xpushare.core import queue as queues
 from xpushare.core.declare import public
+from xpushare.core.device import Device
 from xpushare.core.labels import label_argument, labels
 from xpushare.core.ordering import work_on
 from xpushare.objects.array import (
@@ -45,8 +45,8 @@ from xpushare.objects.queue import Queue
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from xpushare._device import DeviceLike
     from xpushare.adapters.base import UsmKind
+    from xpushare.core.device import DeviceLike
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
 

@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
-from xpushare._device import Device, known_device
 from xpushare._native import LEAST_ADDRESS, DLTensor, Recogniser, view_array
 from xpushare._native import readable as is_readable
 from xpushare.adapters.base import Adapter, DeviceInfo, Foreign
@@ -22,6 +21,7 @@ from xpushare.arrays import meaning
 from xpushare.common.aspects import Aspect
 from xpushare.common.elements import DLPACK_NAMED, as_dtype, as_shape, c_strides, check_dtype, extent
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.core.device import Device, known_device
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.objects.array import SharedArray, covered_by

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from xpushare._device import Device, device_for_handle
 from xpushare._native import End, message_count, message_memory
 from xpushare.common.elements import as_dtype
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 from xpushare.core import event, growth, memory, physical
+from xpushare.core.device import Device, device_for_handle
 from xpushare.core.opening import give_open
 from xpushare.objects.array import array_over
 from xpushare.objects.physical_memory import growth_of, range_over
 from xpushare.sharing.handle import Handle
 
 if TYPE_CHECKING:
-    from xpushare._device import DeviceLike
+    from xpushare.core.device import DeviceLike
     from xpushare.objects.array import SharedArray
     from xpushare.objects.array_handle import ArrayHandle
     from xpushare.objects.physical_memory import VirtualRange

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare._device import info_of
 from xpushare.adapters.base import Export, Hardware
 from xpushare.arrays.attach import attach
 from xpushare.arrays.passing import OWN
@@ -14,6 +13,7 @@ from xpushare.arrays.share import Placed, placed_for_others
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.core import memory
+from xpushare.core.device import info_of
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.objects.array import Memory, memory_over

@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from xpushare import adapters
-from xpushare._device import Context, Device, adapter_of, info_of
 from xpushare._native import KINDS_MOST, Kinds, Leaves, Recogniser, Span
 from xpushare.arrays import description
 from xpushare.arrays.copies import (
@@ -33,6 +32,7 @@ from xpushare.arrays.passing import passed_on
 from xpushare.common.elements import extent
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core import memory
+from xpushare.core.device import Context, Device, adapter_of, info_of
 from xpushare.core.ordering import current_work, finish, work_on
 from xpushare.core.resources import Allocation
 from xpushare.objects.array import array_of, host_array, unsettled

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
-    from xpushare._device import Device
     from xpushare.adapters.array_types import AnyArray, Array, Tree
+    from xpushare.core.device import Device
     from xpushare.core.memory import Range
     from xpushare.core.ordering import Mark
     from xpushare.core.queue import Work

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
-from xpushare._device import Device
 from xpushare.adapters import HOST
 from xpushare.arrays.changes import Awaitable, Changes, Patience, woken_by
 from xpushare.channels import crews
@@ -24,6 +23,7 @@ from xpushare.common.errors import ForkError, InvalidArgumentError, InvalidHandl
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import public
+from xpushare.core.device import Device
 from xpushare.core.memory import FORK_ADVICE, Range
 from xpushare.objects.lifecycle import CLOSED, Advised, advise
 from xpushare.sharing import layout
@@ -34,8 +34,8 @@ from xpushare.timeline.waiting import readable
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
+    from xpushare.core.device import DeviceLike
 
 __all__ = ["Channel", "Frame", "Loan", "lock_pages", "slots_of"]
 

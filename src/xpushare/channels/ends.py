@@ -21,10 +21,10 @@ from xpushare.objects.array import SharedArray, array_of, host_array
 from xpushare.objects.lifecycle import Advised, advise
 
 if TYPE_CHECKING:
-    from xpushare._device import DeviceLike
     from xpushare.channels.crews import Crew
     from xpushare.channels.frames import Layout
     from xpushare.channels.geometry import Geometry
+    from xpushare.core.device import DeviceLike
     from xpushare.core.memory import Range
 
 __all__ = ["End", "Frame", "Loan", "Moved", "brief_slot", "fill", "fill_tree", "prepared", "too_many_writers"]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native
-from xpushare._device import Device
 from xpushare.adapters import HOST
 from xpushare.channels.crews import Crew
 from xpushare.channels.frames import TEXT_NBYTES
@@ -18,6 +17,7 @@ from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Out
 from xpushare.common.foreign import printable
 from xpushare.common.numbers import integer
 from xpushare.common.sizes import readable
+from xpushare.core.device import Device
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.sharing import layout
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from xpushare._device import Device
 from xpushare._native import CREW_MEMBERS, DONE, LOST, PENDING, Span, left
 from xpushare.arrays import description
 from xpushare.arrays.copies import Spanned, copy_out, lies_on_host, native_stream, own_array, spanned
@@ -19,6 +18,7 @@ from xpushare.common.errors import HandleExpiredError, PeerLostError, XpuShareEr
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core import queue as queues
+from xpushare.core.device import Device
 from xpushare.core.event import Opened
 from xpushare.core.ordering import work_on
 from xpushare.core.pickles import Implicit

@@ -16,9 +16,9 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from xpushare._device import Device
 from xpushare.cli import misused, write_file
 from xpushare.common.errors import InvalidArgumentError
+from xpushare.core.device import Device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,9 +19,9 @@ from typing import Any
 
 import xpushare
 from xpushare import Aspect, Device, adapters
-from xpushare._device import devices_named
 from xpushare.cli import native_part_missing
 from xpushare.cli.screen import coloured, wrapped
+from xpushare.core.device import devices_named
 
 __all__ = ["add_arguments", "collect", "run"]
 

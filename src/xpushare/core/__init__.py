@@ -3,8 +3,10 @@ call these operations and add no rules of their own.
 """
 
 import os
+import sys
 
-if "UR_ENABLE_LAYERS" in os.environ:  # here, since every import of an operation comes by this module first
+# Here, since every import of an operation comes by this module first. Elsewhere than on Linux there are no operations.
+if sys.platform == "linux" and "UR_ENABLE_LAYERS" in os.environ:
     from xpushare.core.layers import from_environment
 
     from_environment()

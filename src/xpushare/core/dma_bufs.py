@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from xpushare._device import Device, adapter_of, info_of, require
 from xpushare.adapters.base import DriverMemory, Form, UsmKind
 from xpushare.adapters.host.dma_buf import HostDmaBuf, dma_buf_nbytes, of_memfd
 from xpushare.common import system
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.common.fds import OwnedFd
+from xpushare.core.device import Device, adapter_of, info_of, require
 from xpushare.core.memory import Range, never_again, piece, said_by
 from xpushare.core.opening import FORM_NAMES
 from xpushare.core.resources import Allocation

@@ -12,7 +12,6 @@ from collections.abc import Generator
 from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
 
-from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import DONE, LOST, PENDING, Domain, End, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.common import numbers
@@ -30,6 +29,7 @@ from xpushare.common.errors import (
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
+from xpushare.core.device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare.core.labels import label_argument, labels
 from xpushare.core.opening import OPEN_ERRORS, event_device, own_export
 from xpushare.core.resources import Timeline, release_slot

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, final
 
-from xpushare._device import require
 from xpushare._native import End, Span, load64, store64
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
@@ -25,6 +24,7 @@ from xpushare.common.errors import (
 )
 from xpushare.core import event, memory, physical
 from xpushare.core.declare import operation
+from xpushare.core.device import require
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.opening import OPEN_ERRORS

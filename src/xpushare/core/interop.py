@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from xpushare import adapters
-from xpushare._device import Context, Device, adapter_of, info_of, known_device
 from xpushare.adapters.base import NativeEvent
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
 from xpushare.core import event as core_event
 from xpushare.core.declare import operation
+from xpushare.core.device import Context, Device, adapter_of, info_of, known_device
 from xpushare.core.event import Opened
 from xpushare.core.queue import Work
 from xpushare.core.resources import Resource

@@ -11,7 +11,6 @@ from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
-from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import Lease, RangeBase, Template
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Hardware, Import, UsmKind
 from xpushare.common import numbers
@@ -27,6 +26,7 @@ from xpushare.common.errors import (
 from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
+from xpushare.core.device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare.core.opening import OPEN_ERRORS, Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node

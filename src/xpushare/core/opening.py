@@ -9,18 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from xpushare._device import (
-    Context,
-    Device,
-    DeviceLike,
-    adapter_of,
-    device_for_handle,
-    devices,
-    info_of,
-    names_of,
-    require,
-    resolve_context,
-)
 from xpushare._native import End
 from xpushare.adapters.base import DeviceInfo, Export, Form, Hardware, Import, Same
 from xpushare.common import system
@@ -37,6 +25,18 @@ from xpushare.common.errors import (
     from_os_error,
 )
 from xpushare.common.fds import OwnedFd, close_all
+from xpushare.core.device import (
+    Context,
+    Device,
+    DeviceLike,
+    adapter_of,
+    device_for_handle,
+    devices,
+    info_of,
+    names_of,
+    require,
+    resolve_context,
+)
 from xpushare.core.resources import Resource
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 from weakref import ref
 
-from xpushare._device import Device, adapter_of, info_of
 from xpushare._native import DONE, LOST
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import event as events
 from xpushare.core import queue as queues
+from xpushare.core.device import Device, adapter_of, info_of
 from xpushare.core.event import Opened
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
@@ -69,7 +69,7 @@ def current_work(device: Device, array: object, number: int | None = None) -> Wo
 
 
 def _other(device: Device, info: Any) -> Device:
-    from xpushare._device import known_device
+    from xpushare.core.device import known_device
 
     return known_device(adapter_of(device), info)
 

@@ -11,7 +11,6 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self, final
 
-from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import End, Lease
 from xpushare.adapters.base import Access, DeviceInfo, DriverRange, Import, UsmKind
 from xpushare.common.aspects import Aspect
@@ -27,6 +26,7 @@ from xpushare.common.errors import (
 from xpushare.common.threads import holds
 from xpushare.core import memory
 from xpushare.core.declare import operation
+from xpushare.core.device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare.core.opening import OPEN_ERRORS, Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Pin, Pinned, Resource
 from xpushare.sharing import node

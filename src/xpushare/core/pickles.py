@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
 
 from xpushare import _native
-from xpushare._device import Device
 from xpushare._native import Slot
 from xpushare.common import settings
 from xpushare.common.aspects import Aspect
@@ -29,6 +28,7 @@ from xpushare.common.errors import (
 )
 from xpushare.common.leaving import Notice, Stage, at_leave
 from xpushare.common.sizes import counted, readable
+from xpushare.core.device import Device
 from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node

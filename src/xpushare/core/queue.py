@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Self, final
 from weakref import WeakKeyDictionary, ref
 
-from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
 from xpushare._native import PENDING, Domain, Slot
 from xpushare.adapters.base import DriverQueue
 from xpushare.adapters.vendor import Vendor
@@ -24,6 +23,7 @@ from xpushare.common.errors import (
 )
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.declare import operation
+from xpushare.core.device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
 from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving, timeout_argument
 from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Pin, Resource

@@ -24,10 +24,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from xpushare._device import Device
 from xpushare._native import LAYOUT, load64
 from xpushare.common.threads import name_here
 from xpushare.core.declare import Call, Traced, briefs
+from xpushare.core.device import Device
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held

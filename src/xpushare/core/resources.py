@@ -8,9 +8,9 @@ from collections.abc import Hashable
 from typing import Any, Self, final
 
 from xpushare import _native
-from xpushare._device import Device
 from xpushare._native import AllocationBase, Domain, End, PagesBase, Pin, Pinned, Resource, Template, Timeline
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
+from xpushare.core.device import Device
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, fields_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import final
 
-from xpushare._device import Device, adapter_of, info_of
 from xpushare._native import Exposure
 from xpushare.adapters.base import DriverMemory, UsmKind
+from xpushare.core.device import Device, adapter_of, info_of
 from xpushare.core.opening import room_of
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing import node

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import xpushare as xs
-from xpushare._device import adapter_of, info_of, require
 from xpushare._native import forks
 from xpushare.adapters.base import DriverPool, Piece
 from xpushare.arrays.keep import handed_over
 from xpushare.core import memory
+from xpushare.core.device import adapter_of, info_of, require
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.sharing import layout, node

@@ -27,7 +27,6 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import xpushare as xs
-from xpushare._device import Device, adapter_of, info_of
 from xpushare._native import End
 from xpushare.arrays import description
 from xpushare.arrays.attach import attach_message
@@ -35,6 +34,7 @@ from xpushare.arrays.consumers import consumer_of
 from xpushare.arrays.description import Located
 from xpushare.arrays.share import opens_argument, pickle_arrays
 from xpushare.common.elements import as_dtype
+from xpushare.core.device import Device, adapter_of, info_of
 from xpushare.core.memory import Range, prepared_by
 from xpushare.core.pickles import message as pickle_message
 from xpushare.core.pickles import sent as pickle_sent

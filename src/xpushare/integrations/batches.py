@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 from weakref import finalize
 
 from xpushare import adapters
-from xpushare._device import Device
 from xpushare.arrays.containers import flatten, unflatten
 from xpushare.channels.channel import Channel, lock_pages, slots_of
 from xpushare.channels.crews import new_name
@@ -19,10 +18,11 @@ from xpushare.channels.ends import fill_tree
 from xpushare.channels.frames import laid_out
 from xpushare.common.errors import InvalidArgumentError, XpuShareError
 from xpushare.common.numbers import integer
+from xpushare.core.device import Device
 
 if TYPE_CHECKING:
-    from xpushare._device import DeviceLike
     from xpushare.channels.ends import Frame, Loan
+    from xpushare.core.device import DeviceLike
 
 __all__ = ["Batches"]
 

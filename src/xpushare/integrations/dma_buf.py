@@ -12,10 +12,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from xpushare._device import Device, DeviceLike
 from xpushare.arrays.description import range_of
 from xpushare.common.errors import doing
 from xpushare.core import dma_bufs as core
+from xpushare.core.device import Device, DeviceLike
 from xpushare.objects.lifecycle import use
 from xpushare.objects.memory import Memory, memory_over
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from xpushare._device import Device, DeviceLike, adapter_of, info_of
 from xpushare.arrays.description import range_of
 from xpushare.common.aspects import Support
 from xpushare.common.errors import FeatureNotSupportedError
+from xpushare.core.device import Device, DeviceLike, adapter_of, info_of
 from xpushare.core.memory import never_again
 from xpushare.objects.lifecycle import use
 from xpushare.objects.memory import Memory

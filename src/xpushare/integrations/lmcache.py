@@ -23,7 +23,7 @@ from lmcache.v1.platform.base import ipc_wire  # type: ignore[import-not-found,u
 from lmcache.v1.platform.devices.cuda import CudaDeviceSpec  # type: ignore[import-not-found,unused-ignore]
 
 import xpushare as xs
-from xpushare._device import require
+from xpushare.core.device import require
 from xpushare.integrations._engines import device_of, torch
 
 __all__ = ["Events", "Point", "Spec", "wrapper"]

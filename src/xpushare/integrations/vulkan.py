@@ -10,17 +10,17 @@ import operator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 from xpushare import adapters
-from xpushare._device import adapter_of, info_of, known_device
 from xpushare.adapters.base import TimelinePoint
 from xpushare.adapters.vulkan._memory import OpaqueMemory
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, from_os_error
 from xpushare.common.fds import OwnedFd
+from xpushare.core.device import adapter_of, info_of, known_device
 from xpushare.objects.lifecycle import use
 from xpushare.objects.memory import Memory
 from xpushare.objects.queue import Queue
 
 if TYPE_CHECKING:
-    from xpushare._device import Device
+    from xpushare.core.device import Device
 
 __all__ = ["ExternalMemory", "MemoryFd", "TimelineSemaphore", "device", "memory_fd"]
 

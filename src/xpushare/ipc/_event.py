@@ -4,9 +4,9 @@ editors would offer to users.
 
 from __future__ import annotations
 
-from xpushare._device import Context, DeviceLike
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import event as _core
+from xpushare.core.device import Context, DeviceLike
 from xpushare.objects.event import Event, event_over
 from xpushare.objects.lifecycle import use
 from xpushare.sharing.handle import Handle, HandleLike, newest

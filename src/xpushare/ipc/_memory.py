@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xpushare._device import Context, DeviceLike
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import memory as _core
+from xpushare.core.device import Context, DeviceLike
 from xpushare.objects.lifecycle import use
 from xpushare.objects.memory import Memory, memory_over
 from xpushare.sharing.handle import Handle, HandleLike, newest

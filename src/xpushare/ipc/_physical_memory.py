@@ -4,9 +4,9 @@ names, which editors would offer to users.
 
 from __future__ import annotations
 
-from xpushare._device import Context, DeviceLike
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import physical as _core
+from xpushare.core.device import Context, DeviceLike
 from xpushare.objects.lifecycle import use
 from xpushare.objects.physical_memory import PhysicalMemory, physical_memory_over
 from xpushare.sharing.handle import Handle, HandleLike, newest

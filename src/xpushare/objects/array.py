@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, final
 
 from xpushare import _native, adapters
-from xpushare._device import adapter_of, dlpack_of, info_of
 from xpushare._native import ArrayState, BufferBase, End, Leaves, Span, dlpack_capsule
 from xpushare.common import html
 from xpushare.common.elements import (
@@ -31,6 +30,7 @@ from xpushare.common.numbers import integer
 from xpushare.common.sizes import readable
 from xpushare.core import memory as core
 from xpushare.core.declare import closing, made, watchers
+from xpushare.core.device import adapter_of, dlpack_of, info_of
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.objects.array_handle import ArrayHandle, is_tree
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from xpushare._device import Device
     from xpushare.adapters.vendor import ArrayInterface
+    from xpushare.core.device import Device
     from xpushare.core.ordering import Mark, Order
     from xpushare.core.queue import Work
     from xpushare.sharing.handle import Handle

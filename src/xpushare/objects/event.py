@@ -15,7 +15,7 @@ from xpushare.sharing import node
 from xpushare.timeline.waiting import in_loop
 
 if TYPE_CHECKING:
-    from xpushare._device import Context, DeviceLike
+    from xpushare.core.device import Context, DeviceLike
 
 __all__ = ["Event", "event_over"]
 

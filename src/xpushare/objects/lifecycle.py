@@ -15,7 +15,7 @@ from xpushare.core.memory import FORK_ADVICE
 from xpushare.core.pickles import Pickled, Unopened, anew, forwards, reduced
 
 if TYPE_CHECKING:
-    from xpushare._device import Context, Device
+    from xpushare.core.device import Context, Device
     from xpushare.sharing.handle import Handle
 
 __all__ = [

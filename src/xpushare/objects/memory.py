@@ -10,7 +10,7 @@ from xpushare.core import memory as core
 from xpushare.objects.array import Memory, memory_over
 
 if TYPE_CHECKING:
-    from xpushare._device import Context, DeviceLike
+    from xpushare.core.device import Context, DeviceLike
 
 __all__ = ["Memory", "malloc_device", "malloc_host", "malloc_shared", "memory_over", "trim"]
 

@@ -14,7 +14,7 @@ from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
-    from xpushare._device import DeviceLike
+    from xpushare.core.device import DeviceLike
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
     from xpushare.objects.message import Content

@@ -22,7 +22,7 @@ from xpushare.objects.lifecycle import DeviceObject, Exportable, unpickles, use,
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from xpushare._device import Context, DeviceLike
+    from xpushare.core.device import Context, DeviceLike
 
 __all__ = ["PhysicalMemory", "VirtualRange", "growth_of", "physical_memory_over", "range_over", "whole_range"]
 

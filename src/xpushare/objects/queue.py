@@ -17,7 +17,7 @@ from xpushare.objects.lifecycle import DeviceObject, use
 from xpushare.objects.physical_memory import VirtualRange, whole_range
 
 if TYPE_CHECKING:
-    from xpushare._device import Context, DeviceLike
+    from xpushare.core.device import Context, DeviceLike
 
 __all__ = ["Queue", "queue_over"]
 

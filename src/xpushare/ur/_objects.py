@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Self, final
 
-from xpushare._device import Context as SharedContext
-from xpushare._device import Device as SharedDevice
-from xpushare._device import devices as shared_devices
-from xpushare._device import devices_of_backends
 from xpushare.common.result import Result
+from xpushare.core.device import Context as SharedContext
+from xpushare.core.device import Device as SharedDevice
+from xpushare.core.device import devices as shared_devices
+from xpushare.core.device import devices_of_backends
 from xpushare.core.memory import HostBytes, Range, host_bytes
 from xpushare.objects.lifecycle import use
 from xpushare.sharing import node

@@ -8,8 +8,8 @@ from typing import Final
 
 import xpushare as xs
 from xpushare import adapters
-from xpushare._device import devices_named
 from xpushare.adapters.vendor import Check, Vendor
+from xpushare.core.device import devices_named
 
 __all__ = ["examine"]
 

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from xpushare._device import adapter_of, info_of
 from xpushare.adapters.base import Adapter as DriverAdapter
 from xpushare.adapters.base import Properties, UsmKind
 from xpushare.common.aspects import Aspect
@@ -18,6 +17,7 @@ from xpushare.common.errors import FeatureNotSupportedError
 from xpushare.common.result import Result
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
+from xpushare.core.device import adapter_of, info_of
 from xpushare.ur import _objects
 from xpushare.ur._callbacks import LogSink
 from xpushare.ur._enums import (

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Final, NamedTuple
 
-from xpushare._device import adapter_of, info_of
 from xpushare._native import DONE
 from xpushare.adapters.base import Profile
 from xpushare.adapters.stream.queue import DeviceQueue
@@ -17,6 +16,7 @@ from xpushare.common.result import Result
 from xpushare.core import event as core_event
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
+from xpushare.core.device import adapter_of, info_of
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
 from xpushare.objects.event import Event as SharedEvent

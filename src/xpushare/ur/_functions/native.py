@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import Final, Literal
 
-from xpushare._device import adapter_of, info_of
 from xpushare.common.result import Result
 from xpushare.core import interop
+from xpushare.core.device import adapter_of, info_of
 from xpushare.objects.event import Event as SharedEvent
 from xpushare.objects.event import event_over
 from xpushare.objects.lifecycle import use

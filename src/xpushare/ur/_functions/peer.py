@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare._device import adapter_of, info_of
 from xpushare.common.result import Result
+from xpushare.core.device import adapter_of, info_of
 from xpushare.ur._enums import ExpPeerInfo
 from xpushare.ur._error import URError
 from xpushare.ur._objects import Device

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare._device import require
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import XpuShareError
 from xpushare.common.result import Result
 from xpushare.core import queue as core_queue
+from xpushare.core.device import require
 from xpushare.objects.lifecycle import use
 from xpushare.objects.queue import Queue as WorkQueue
 from xpushare.ur._enums import QueueFlags, QueueInfo

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Final
 
-from xpushare._device import require
 from xpushare.adapters.base import Access
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import DeviceError, InvalidArgumentError, OutOfMemoryError
 from xpushare.common.result import Result
 from xpushare.core import memory as core_memory
 from xpushare.core import physical as core_physical
+from xpushare.core.device import require
 from xpushare.objects.lifecycle import use
 from xpushare.objects.physical_memory import VirtualRange
 from xpushare.ur import _objects

@@ -14,11 +14,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
-from xpushare._device import Device
 from xpushare.adapters.host.queue import HostQueue
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.common.errors import XpuShareError
 from xpushare.core.declare import layers_on
+from xpushare.core.device import Device
 from xpushare.objects.lifecycle import use
 from xpushare.ur import _objects
 from xpushare.ur._functions.enqueue import complete, handed_over, renew
