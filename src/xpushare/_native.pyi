@@ -35,12 +35,11 @@ def forks() -> int:
     its parent's.
     """
 
-def left() -> bool:
-    """Return whether this process is exiting and has disconnected from its peers. From then on, native code releases no
-    resources, and leaves the cleanup to the kernel.
+def left(value: bool = ..., /) -> bool:
+    """Return whether this process is exiting and has disconnected from its peers, after setting it to `value` if that
+    is given. From then on, native code releases no resources, and leaves the cleanup to the kernel.
     """
 
-def set_left(left: bool, /) -> None: ...
 def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Return a duplicate of the descriptor `fd` of the process behind `pidfd` (pidfd_getfd(2)). The duplicate is
     close-on-exec.
@@ -131,19 +130,16 @@ def close_received(fd: int) -> None:
 def dead(pidfds: Sequence[int]) -> list[int]:
     """Return those of the `pidfds` whose process has died, by one poll(2) that does not wait."""
 
-def lock(fd: int, at: int) -> bool:
-    """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it."""
+def lock(fd: int, at: int, kind: Literal["shared", "for life"] = ..., /) -> bool:
+    """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it.
 
-def lock_shared(fd: int, at: int) -> bool:
-    """Take a POSIX read lock on byte `at`, without waiting. Returns False if another process holds a write lock."""
-
-def lock_for_life(fd: int, at: int) -> bool:
-    """Take a lock as `lock` does, and hold it as long as `fd` is open. The kernel drops a POSIX lock when the process
-    closes any descriptor of the file, even one that a peer has sent. `OwnedFd.close` then takes the lock again.
+    "shared" takes a read lock. "for life" takes a write lock and holds it as long as `fd` is open: the kernel drops a
+    POSIX lock when the process closes any descriptor of the file, even one that a peer has sent, so `OwnedFd.close`
+    takes the lock again.
     """
 
 def locked_for_life(device: int, inode: int) -> bool:
-    """Return whether this process holds a lock on this file by `lock_for_life`."""
+    """Return whether this process holds a lock "for life" on this file."""
 
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
     """Return the numbers of the descriptors in `folder` (a /proc/PID/fd) whose link targets begin with `first` or
@@ -439,40 +435,40 @@ class Seal:
         under the key, in that boot, and this version of the package knows all values in them.
         """
 
+    def read_message(self, raw: bytes, boot_id: bytes, /) -> ArrayHandle | tuple[int, int]:
+        """Verify a message. Returns a flaw unless it was sealed under the key, in that boot: one of the constants
+        FLAW_…, and where the handle begins that has the flaw, or 0. `MessageState._flaw` checks its arrays.
+        """
+
     def moved(self, raw: bytes, handles: bytes, /) -> bytes:
         """Return a copy of a message with other memory handles, as many as before, and a new seal. Raises ValueError
         unless the message was sealed under the key.
         """
 
-class HandleState:
-    """The base of `sharing.handle.Handle`. Handles compare by their bytes.
+# The bases of public classes have no public attributes of their own, since editors would show them.
 
-    Unpickling bytes that are not a valid handle in this process gives an object without fields. For such an object,
-    `unread_of` returns a callable that raises the error.
-    """
+class HandleState:
+    """The base of `sharing.handle.Handle`. Handles compare by their bytes."""
 
     def __bytes__(self) -> bytes: ...
+    @classmethod
+    def _of(cls, raw: bytes, why: Unread = ..., /) -> Handle:
+        """Make a handle of 256 bytes that were verified before. With `why`, make a handle without fields, of a pickle's
+        bytes that are not a handle in this process: calling `why` raises the reason.
+        """
 
-# The bases of public classes have no public attributes of their own, since editors would show them: functions read and
-# write their fields.
+    @property
+    def _unread(self) -> Unread | None:
+        """The callable `why` that was passed to `_of`, or None if this is a handle."""
 
-def unread_of(handle: HandleState | MessageState, /) -> Unread | None:
-    """Return a callable that raises the reason why a pickle's bytes are not a handle in this process, or None if they
-    are a handle.
-    """
+    @property
+    def _newest(self) -> Callable[[], Any] | None:
+        """The callable that was passed to `_following`, or None."""
 
-def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None:
-    """Return the callable `newest` that was passed to `handle` or `following_message`, or None."""
-
-def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
-    """Make a handle of 256 bytes that were verified before. `newest` returns the current handle of the name by which
-    this handle was looked up (see `sharing.handle.following`).
-    """
-
-def unread_handle(raw: bytes, why: Unread, /) -> Handle:
-    """Make a handle object of a pickle's bytes that are not a handle in this process. Calling `why` raises the
-    reason.
-    """
+    def _following(self, newest: Callable[[], Any], /) -> Handle:
+        """Return a copy that was looked up by a name. `newest` returns the current handle of that name (see
+        `sharing.handle.following`).
+        """
 
 def fields_of(handle: Handle, /) -> Fields: ...
 
@@ -899,9 +895,6 @@ def unflatten(described: Any, arrays: Sequence[Any], make: Callable[[Any, list[A
 class MessageState:
     """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays.
 
-    Unpickling bytes that are not a valid message in this process gives an object without content. For such an object,
-    `unread_of` returns a callable that raises the error.
-
     If an object that owns its exports dies, its method `_abandoned` is called, as `__del__` would be.
     """
 
@@ -909,66 +902,75 @@ class MessageState:
     def closed(self) -> bool:
         """Whether `close` was called."""
     def __bytes__(self) -> bytes: ...
+    @classmethod
+    def _of(cls, raw: bytes, why: Unread, /) -> ArrayHandle:
+        """Make a handle without content, of a pickle's bytes that are not a message in this process. Calling `why`
+        raises the reason.
+        """
 
-def message_text(message: MessageState, /) -> bytes:
-    """Return the dtypes and the tree of a message. See `objects.message`."""
+    @property
+    def _unread(self) -> Unread | None: ...
+    @property
+    def _newest(self) -> Callable[[], Any] | None: ...
+    def _following(self, newest: Callable[[], Any], /) -> ArrayHandle: ...
+    @property
+    def _text(self) -> bytes:
+        """The dtypes and the tree. See `objects.message`."""
 
-def message_copied(message: MessageState, /) -> int:
-    """Return how many bytes `share` copied for a message."""
+    @property
+    def _copied(self) -> int:
+        """How many bytes `share` copied."""
 
-def message_count(message: MessageState, /) -> int:
-    """Return how many arrays a message has."""
+    @property
+    def _count(self) -> int:
+        """How many arrays the message has."""
 
-def message_memory(message: MessageState, /) -> tuple[Handle, ...]:
-    """Return the handles of the memory that the arrays of a message lie in."""
+    @property
+    def _memory(self) -> tuple[Handle, ...]:
+        """The handles of the memory that the arrays lie in."""
 
-def message_events(message: MessageState, /) -> tuple[tuple[Handle, int], ...]:
-    """Return the handles of the events that order the content of a message, each with the number of the signal at which
-    the content is complete.
-    """
+    @property
+    def _events(self) -> tuple[tuple[Handle, int], ...]:
+        """The handles of the events that order the content, each with the number of the signal at which the content is
+        complete.
+        """
 
-def message_flaw(message: MessageState, itemsizes: tuple[int, ...], /) -> tuple[int, int] | None:
-    """Return None if all arrays of a message have valid shapes and lie in their memory, given the item sizes of the
-    dtypes. Otherwise, return one of the constants FLAW_LEAF_…, and the number of the first array that has the flaw.
-    """
+    @property
+    def _elements(self) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
+        """For each array, the index of its memory, the index of its event (-1: none), its shape and strides, the index
+        of its dtype, and the offset of its first element in the memory's range.
+        """
 
-def message_elements(message: MessageState, /) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
-    """Return, for each array, the index of its memory, the index of its event (-1: none), its shape and strides, the
-    index of its dtype, and the offset of its first element in the memory's range.
-    """
+    @property
+    def _marks(self) -> set[tuple[int, int]]:
+        """For each array that has an event, the indices of its memory and of its event."""
 
-def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
-    """Return, for each array that has an event, the indices of its memory and of its event."""
+    def _flaw(self, itemsizes: tuple[int, ...], /) -> tuple[int, int] | None:
+        """Return None if all arrays have valid shapes and lie in their memory, given the item sizes of the dtypes.
+        Otherwise, return one of the constants FLAW_LEAF_…, and the number of the first array that has the flaw.
+        """
 
-def message_arrays(
-    message: MessageState, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
-) -> list[SharedArray]:
-    """Make the arrays, after `message_flaw` has returned None. `ranges` contains the memory. `orders` maps a pair
-    (index of a memory, index of an event) to the signals that readers of the array wait for.
-    """
+    def _arrays(
+        self, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
+    ) -> list[SharedArray]:
+        """Make the arrays, after `_flaw` has returned None. `ranges` contains the memory. `orders` maps a pair (index
+        of a memory, index of an event) to the signals that readers of the array wait for.
+        """
 
-def message_tensors(
-    message: MessageState, exchange: object, places: list[tuple[object, int, tuple[int, int]]],
-    dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
-) -> list[Any] | None:  # fmt: skip
-    """Make tensors by a DLPack exchange API. `places` contains, for each memory, its owner, its address and DLPack's
-    device. `dtypes` contains DLPack's types and the item sizes. Returns None if the library has no tensor for one of
-    the arrays.
-    """
+    def _tensors(
+        self, exchange: object, places: list[tuple[object, int, tuple[int, int]]],
+        dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
+    ) -> list[Any] | None:  # fmt: skip
+        """Make tensors by a DLPack exchange API. `places` contains, for each memory, its owner, its address and
+        DLPack's device. `dtypes` contains DLPack's types and the item sizes. Returns None if the library has no tensor
+        for one of the arrays.
+        """
 
-def message_own(message: MessageState, /) -> None:
-    """Make this process the owner of the message's exports. From now on, closing the message ends them."""
+    def _own(self) -> None:
+        """Make this process the owner of the message's exports. From now on, closing the message ends them."""
 
-def message_end(message: MessageState, /) -> bool:
-    """Close the message. Return whether it owned its exports, which the caller then has to end."""
-
-def read_message(seal: Seal, raw: bytes, boot_id: bytes, /) -> ArrayHandle | tuple[int, int]:
-    """Verify a message. Returns a flaw unless it was sealed under the key, in that boot: one of the constants FLAW_…,
-    and where the handle begins that has the flaw, or 0. `message_flaw` checks its arrays.
-    """
-
-def unread_message(raw: bytes, why: Unread, /) -> ArrayHandle: ...
-def following_message(message: ArrayHandle, newest: Callable[[], Any], /) -> ArrayHandle: ...
+    def _end(self) -> bool:
+        """Close the message. Return whether it owned its exports, which the caller then has to end."""
 
 KINDS_MOST: Final[int]
 

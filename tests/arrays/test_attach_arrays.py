@@ -13,7 +13,7 @@ from peering import nothing_left
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare._native import Timeline, message_events
+from xpushare._native import Timeline
 from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.mock.script import driver
 from xpushare.adapters.native_cpu import NativeCpu
@@ -508,7 +508,7 @@ def test_its_readers_wait_for_what_is_pending(peer: Child) -> None:
     assert mine.timeline is other.timeline, "an event has one timeline in a process"
     handle = xs.ArrayHandle(raw)
     assert (mine.device, mine.handle) == (xs.Device("mock:0"), handle.event)
-    ((event, point),) = message_events(handle)
+    ((event, point),) = handle._events
     assert (array._order._point, again._order._point) == (point, point)
     assert array._order.device == xs.Device("mock:0")
     found: list[list[int]] = []

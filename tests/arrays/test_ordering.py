@@ -13,7 +13,6 @@ import pytest
 import harness
 import xpushare as xs
 from harness import Child, kept
-from xpushare._native import message_events
 from xpushare.adapters.mock import ForeignArray, MockStream
 
 DEVICE = "mock:0"
@@ -243,7 +242,7 @@ def test_a_stream_has_one_event(peer: Child, stream: MockStream, array: xs.Share
     with xs.Queue.from_native(stream), xs.share(other, stream=stream) as second:
         with xs.share(array, stream=stream) as first:
             assert first.event == second.event
-            assert message_events(first)[0][1] == message_events(second)[0][1] + 1
+            assert first._events[0][1] == second._events[0][1] + 1
             assert peer.call(keep_attached, bytes(first)) == 0
         pending = peer.start(read_on_host, bytes(second), "numpy")
         gate.open()

@@ -17,7 +17,7 @@ from peering import nothing_left
 
 import xpushare as xs
 from harness import Child, HarnessError, kept
-from xpushare._native import STRUCTS, Exported, OwnTable, Seal, Span, message_elements, message_events, message_memory
+from xpushare._native import STRUCTS, Exported, OwnTable, Seal, Span
 from xpushare.adapters.base import Export, Form, OnDemand
 from xpushare.adapters.host.memory import HostMemory
 from xpushare.adapters.mock.others import MockStream, default_stream
@@ -67,7 +67,7 @@ def expect_of(handle: xs.ArrayHandle, array: xs.SharedArray) -> None:
     allocation, fields, export = covered.allocation, fields_of(handle.handle), export_of(handle)
     assert (handle.shape, handle.strides, handle.dtype) == (array.shape, array.strides, array.dtype)
     assert (handle.nbytes, handle.copied_nbytes, handle.read_only) == (array.nbytes, 0, array.read_only)
-    assert [each[-1] for each in message_elements(handle)] == [first]
+    assert [each[-1] for each in handle._elements] == [first]
     assert (fields.offset, fields.nbytes) == (covered.offset, covered.nbytes)
     assert (fields.object, fields.pid, handle.handle.kind) == (allocation.serial, os.getpid(), "memory")
     assert (handle.handle.backend, handle.handle.device_uuid) == (array.device.backend, array.device.uuid)
@@ -87,7 +87,7 @@ def test_a_handle_says_what_the_array_is(shape: tuple[int, ...], dtype: str) -> 
         expect_of(handle, array)
         assert (handle.shape, handle.dtype) == (shape, np.dtype(dtype))
         assert handle.strides == c_strides(shape, np.dtype(dtype).itemsize)
-        assert (handle.event, message_events(handle), export_of(handle).keep) == (None, (), None)
+        assert (handle.event, handle._events, export_of(handle).keep) == (None, (), None)
         assert {first, handle, other} == {xs.ArrayHandle(bytes(each)) for each in (first, handle, other)}
         assert len({first, handle, other}) == 3, "each is an export of its own"
         handle.close()
@@ -216,9 +216,9 @@ def test_a_share_that_fails_gives_its_entry_back(error: type[BaseException], mon
     def fail(*_arguments: Any) -> Any:
         raise error
 
-    for name in "_message", "message_own":
+    for name in "arrays.share._message", "ArrayHandle._own":
         with monkeypatch.context() as patch:
-            patch.setattr(f"xpushare.arrays.share.{name}", fail)
+            patch.setattr(f"xpushare.{name}", fail)
             for _ in range(3):
                 with pytest.raises(error):
                     xs.share(array)
@@ -329,12 +329,12 @@ def test_share_on_a_device_with_streams(peer: Child) -> None:
     stream.call(lambda: np.asarray(array.memory).fill(9))
     before = exports()
     first, second = xs.share(array), xs.share(array)
-    ((event, point),), ((other, later),) = message_events(first), message_events(second)
+    ((event, point),), ((other, later),) = first._events, second._events
     assert (event, point + 1) == (other, later), "one event, a point each"
     assert first.event == event
     expect_of(first, array)
     parsed = xs.ArrayHandle(bytes(first))
-    assert all(read(parsed) == read(first) for read in (message_events, message_memory, message_elements))
+    assert all(getattr(parsed, name) == getattr(first, name) for name in ("_events", "_memory", "_elements"))
     keep, another = (export_of(each).keep for each in (first, second))
     assert keep[0] is another[0] is None
     assert keep[-1] is another[-1], "the event's export"

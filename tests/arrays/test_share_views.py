@@ -12,7 +12,6 @@ import pytest
 
 import xpushare as xs
 from exchange import Tensor, capsule
-from xpushare._native import message_elements, message_events
 from xpushare.adapters.mock import ForeignArray, MockStream
 from xpushare.adapters.mock.others import default_stream
 from xpushare.arrays import description, place
@@ -81,7 +80,7 @@ def test_tensors_over_memory_of_ours(base: Any, view: Any, described: list[Any])
         mine = fields_of(handle.handle)
         assert mine.offset - whole.offset == tensor.data_ptr() - base.data_ptr()
         assert (mine.nbytes, mine.object, mine.flags) == (span, whole.object, whole.flags)
-        assert [each[-1] for each in message_elements(handle)] == [0]
+        assert [each[-1] for each in handle._elements] == [0]
         assert (export_of(handle).foreign, export_of(handle).implicit) == (False, False)
         assert xs.ArrayHandle(bytes(handle)) == handle
         again = xs.attach(handle, like=torch)
@@ -186,7 +185,7 @@ def test_arrays_of_a_library_with_streams(
     gate = threading.Event()
     stream.call(gate.wait)
     with xs.share(rows) as found, xs.share(rows) as later:
-        (event, point), (other, next_) = *message_events(found), *message_events(later)
+        (event, point), (other, next_) = *found._events, *later._events
         if not own_stream:  # whose queue ends with what was queued
             assert (event, point + 1) == (other, next_)
         for each in found, later:

@@ -25,11 +25,6 @@ from xpushare._native import (
     Leaves,
     OwnTable,
     Seal,
-    message_count,
-    message_elements,
-    message_events,
-    message_flaw,
-    message_tensors,
 )
 from xpushare.adapters import native_cpu
 from xpushare.adapters.mock.others import default_stream
@@ -104,14 +99,14 @@ def test_a_message_says_what_the_tensors_are(options: dict[str, Any], described:
     del tree["none"]  # gets new memory each time
     arrays = list({id(each): each for each in tree.values()}.values())
     with xs.share(tree, **options) as found:
-        assert message_count(found) == len(arrays) == len(tree) - 1, "one is there twice"
+        assert found._count == len(arrays) == len(tree) - 1, "one is there twice"
         assert len(found.handles) == 3
         assert not [each for each in described if isinstance(each, torch.Tensor) and not each.is_complex()]
         dtypes = content_of(found).dtypes
         assert len(set(dtypes)) == len(dtypes) == 6
         table = node.current().table()
         spans: dict[int, list[int]] = {}
-        for array, (memory_, event, shape, strides, dtype, offset) in zip(arrays, message_elements(found), strict=True):
+        for array, (memory_, event, shape, strides, dtype, offset) in zip(arrays, found._elements, strict=True):
             assert (shape, strides, event) == (tuple(array.shape), strides_of(array), -1)
             assert str(dtypes[dtype]) == str(array.dtype).removeprefix("torch.")
             handle = found.handles[memory_]
@@ -127,7 +122,7 @@ def test_a_message_says_what_the_tensors_are(options: dict[str, Any], described:
             assert handle.read_only is ("read_only" in options)
         for memory_, ends in spans.items():
             assert max(ends) - min(ends) == found.handles[memory_].nbytes, "exactly what its arrays span"
-        assert message_elements(xs.ArrayHandle(bytes(found))) == message_elements(found)
+        assert xs.ArrayHandle(bytes(found))._elements == found._elements
 
 
 def test_the_first_has_no_dimensions() -> None:
@@ -148,14 +143,14 @@ def test_one_kind_of_tensor_on_several_devices(devices: str, monkeypatch: pytest
     monkeypatch.setattr(DeviceQueue, "idle", lambda _queue: False)
     with xs.share(tree) as found:
         waits: dict[int, set[str]] = {}  # devices of the arrays, by their event
-        for wanted, (memory_, event, *_) in zip(devices, message_elements(found), strict=True):
+        for wanted, (memory_, event, *_) in zip(devices, found._elements, strict=True):
             assert xs.Device(names[wanted]).uuid == found.handles[memory_].device_uuid
             assert (event < 0) is (wanted == "c"), "the host's content is there"
             waits.setdefault(event, set()).add(wanted)
         assert all(len(each) == 1 for each in waits.values())
         for event, (wanted,) in waits.items():
             if event >= 0:
-                assert message_events(found)[event][0].device_uuid == xs.Device(names[wanted]).uuid
+                assert found._events[event][0].device_uuid == xs.Device(names[wanted]).uuid
 
 
 def test_what_is_shared_is_held_until_its_end() -> None:
@@ -201,8 +196,8 @@ def test_streams_of_a_device() -> None:
         release = threading.Event()
         default_stream(0).call(release.wait)  # what the library works on is busy
         handles = [xs.share(tree), xs.share(tree, stream=-1), xs.share(tree, stream=queue)]
-        assert [len(message_events(each)) for each in handles] == [1, 0, 1]
-        assert [[one[1] for one in message_elements(each)] for each in handles] == [[0] * 3, [-1] * 3, [0] * 3]
+        assert [len(each._events) for each in handles] == [1, 0, 1]
+        assert [[one[1] for one in each._elements] for each in handles] == [[0] * 3, [-1] * 3, [0] * 3]
         unordered = xs.attach(handles[0], like=torch, stream=-1)
         timer = threading.Timer(0.05, release.set)
         timer.start()
@@ -724,13 +719,13 @@ def test_many_kinds_of_arrays(described: list[Any]) -> None:
 def test_tensors_are_for_lists_of_their_sizes(message: bytes) -> None:
     parts = xs.ArrayHandle(message)
     exchange = torch.Tensor.__dlpack_c_exchange_api__
-    assert message_tensors(parts, None, [], ()) is None
+    assert parts._tensors(None, [], ()) is None
     with pytest.raises(TypeError, match="one for each memory"):
-        message_tensors(parts, exchange, [], ())
+        parts._tensors(exchange, [], ())
     places = [(object(), 4096, (1, 0))] * 4
-    assert message_tensors(parts, exchange, places, ()) is None, "no dtypes"
+    assert parts._tensors(exchange, places, ()) is None, "no dtypes"
     with pytest.raises(TypeError):
-        message_tensors(parts, exchange, [(1,)] * 4, ())  # type: ignore[list-item]
+        parts._tensors(exchange, [(1,)] * 4, ())  # type: ignore[list-item]
     places.clear()
 
     class Ordinal:
@@ -741,11 +736,11 @@ def test_tensors_are_for_lists_of_their_sizes(message: bytes) -> None:
             return 0
 
     places += [(object(), 4096, (1, Ordinal()))] * 4  # type: ignore[list-item]
-    assert message_tensors(parts, exchange, places, ()) is None
+    assert parts._tensors(exchange, places, ()) is None
     assert not places
     with pytest.raises(TypeError):
-        message_flaw(parts, [4])  # type: ignore[arg-type]
-    assert message_flaw(parts, (4,)) == (CONSTANTS["FLAW_LEAF_PART"], 6)
+        parts._flaw([4])  # type: ignore[arg-type]
+    assert parts._flaw((4,)) == (CONSTANTS["FLAW_LEAF_PART"], 6)
     with pytest.raises(xs.InvalidHandleError):
         xs.ArrayHandle(message[:-1])
 
@@ -762,6 +757,6 @@ def test_tensors_give_back_what_a_library_does_not_take(message: bytes) -> None:
     weakref.finalize(owner, gone.append, 1)
     places = [(owner, 4096, (1, 0))] * 4
     dtypes = tuple(((0, 7, 1), each) for each in (4, 2, 1))
-    assert message_tensors(parts, torch.Tensor.__dlpack_c_exchange_api__, places, dtypes) is None
+    assert parts._tensors(torch.Tensor.__dlpack_c_exchange_api__, places, dtypes) is None
     del owner, places
     assert gone

@@ -23,7 +23,6 @@ from array_peer import kept_tree, remember, tree_seen
 
 import xpushare as xs
 from harness import Child, fd_count, new_fds, open_fds
-from xpushare._native import message_elements, message_events
 from xpushare.arrays import containers
 from xpushare.objects.message import content_of
 from xpushare.sharing import node
@@ -584,9 +583,9 @@ def _ordered(device: str) -> tuple[int, int, int]:
             host = xs.malloc_host(1 << 12, device)
             queue.copy(host, found[2])
             queue.synchronize(20)
-            ordered = sum(event == 0 for _memory, event, *_rest in message_elements(handle)[:3])
+            ordered = sum(event == 0 for _memory, event, *_rest in handle._elements[:3])
             xs.attach(handle, stream=-1)
-            return len(message_events(handle)), memoryview(host)[7], ordered
+            return len(handle._events), memoryview(host)[7], ordered
 
 
 # --- refusals name the path

@@ -19,7 +19,7 @@ from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
 from xpushare import adapters
-from xpushare._native import End, Importer, Recogniser, Scopes, imported, message_events
+from xpushare._native import End, Importer, Recogniser, Scopes, imported
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -359,7 +359,7 @@ def test_work_on_the_stream(library: type[OfALibrary], driver: ScriptedDriver) -
     array = library()
     driver.stuck[1].append(lambda: False)
     with xs.share(array) as handle, xs.share(array) as later:
-        (event, point), (others, next_) = *message_events(handle), *message_events(later)
+        (event, point), (others, next_) = *handle._events, *later._events
         assert (event, point + 1) == (others, next_), "one timeline, a point each"
         keep = export_of(handle).keep
         assert keep[0] == [array]

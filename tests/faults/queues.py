@@ -189,14 +189,14 @@ def peer_lost_never() -> None:
 
 @mutant("the clean exit of a process is a loss", "5.18")
 def exit_is_loss() -> None:
-    from xpushare._native import set_left
+    from xpushare._native import left
     from xpushare.common.leaving import Stage, at_leave
     from xpushare.sharing import node
 
     def leave(_deadline: float) -> None:
         import os
 
-        set_left(True)
+        left(True)
         table = node.current().table_if_any
         for peer in list(node.current().peers._peers.values()):
             for found in node.current().peers.imports.objects():

@@ -121,7 +121,7 @@ def test_an_interrupted_attempt_to_make_the_lock_again_keeps_no_descriptor(
     monkeypatch.setattr(identity, "chosen_dir", lambda: tmp_path)
     monkeypatch.setattr(naming, "names_folder", lambda: tmp_path)
     if not locks:
-        monkeypatch.setattr(files._native, "lock_for_life", lambda *_: False)
+        monkeypatch.setattr(files._native, "lock", lambda *_: False)
     errors: list[BaseException] = []
     path = tmp_path / "keeper.lock"
     with socket.socket(socket.AF_UNIX) as listening:

@@ -175,12 +175,12 @@ def test_circles_through_what_is_set_later_are_collected(place):
     thing = n.Resource("device", "driver", None)
     thing.on_death(print, thing, [thing].append)
     watch = weakref.ref(thing)
-    n.set_left(True)  # `print` is not called
+    n.left(True)  # `print` is not called
     try:
         del thing
         gc.collect()
     finally:
-        n.set_left(False)
+        n.left(False)
     assert watch() is None
 
 
@@ -223,13 +223,13 @@ def test_nothing_is_released_in_a_child(calls):
 def test_nothing_is_released_after_leaving(calls):
     assert not n.left()
     end = n.End(calls.append, 1)
-    n.set_left(True)
+    n.left(True)
     try:
         assert n.left()
         del end
         n.End(calls.append, 2)
     finally:
-        n.set_left(False)
+        n.left(False)
     assert calls == []
     n.End(calls.append, 3)
     assert calls == [3]
@@ -240,7 +240,7 @@ def test_the_interpreters_exit_raises_nothing(leave):
     code = (
         "import sys; from xpushare import _native as n\n"
         "import os; held = [n.End(os.write, 1, b'released'), n.Resource(0, 0, os.write, 1, b'released')]\n"
-        "held.append(held); sys.held = n.End(os.write, 1, b'released'); n.set_left(sys.argv[1] == 'True')"
+        "held.append(held); sys.held = n.End(os.write, 1, b'released'); n.left(sys.argv[1] == 'True')"
     )
     done = subprocess.run([sys.executable, "-c", code, str(leave)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

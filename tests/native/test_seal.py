@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xpushare._native import CONSTANTS, Seal, read_message
+from xpushare._native import CONSTANTS, Seal
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "engine" / "seal.c"
 
@@ -47,10 +47,10 @@ def test_a_key_has_1_to_64_bytes(key: bytes) -> None:
 
 def test_it_takes_bytes() -> None:
     seal = Seal(b"k")
-    for call in seal.hash, lambda raw: seal.read(raw, bytes(16)), lambda raw: read_message(seal, raw, bytes(16)):
+    for call in seal.hash, lambda raw: seal.read(raw, bytes(16)), lambda raw: seal.read_message(raw, bytes(16)):
         with pytest.raises(TypeError):
             call("text")  # type: ignore[arg-type]
     assert seal.read(b"", bytes(16)) == CONSTANTS["FLAW_HANDLE_LENGTH"]
-    assert read_message(seal, b"", bytes(16)) == (CONSTANTS["FLAW_MESSAGE_LENGTH"], 0)
+    assert seal.read_message(b"", bytes(16)) == (CONSTANTS["FLAW_MESSAGE_LENGTH"], 0)
     assert seal.read(b"", b"") == CONSTANTS["FLAW_HANDLE_BOOT"]
-    assert read_message(seal, b"", b"") == (CONSTANTS["FLAW_HANDLE_BOOT"], 0)
+    assert seal.read_message(b"", b"") == (CONSTANTS["FLAW_HANDLE_BOOT"], 0)

@@ -40,10 +40,9 @@ BASES = {
     xs.SharedArray: _native.ArrayState,
 }
 
-
+UNREAD = _native.HandleState, _native.MessageState
 NATIVE = {each for base in BASES.values() for each in base.__mro__[:-1]}
 ON_OBJECTS = [
-    *(each for each in vars(_native).values() if type(each) is type(_native.message_own)),
     *(
         use
         for base in NATIVE
@@ -71,6 +70,10 @@ class Number:
         return 1
 
 
+def read_handle(raw):
+    return identity.sealing().read(raw, identity.boot_id())
+
+
 def make():
     """One of each type, whole."""
     memory = xs.malloc_host(4096, "native_cpu:0")
@@ -80,7 +83,7 @@ def make():
     return {
         "Memory": memory,
         "SharedArray": array,
-        "Handle": _native.handle(bytes(handle.handles[0])),
+        "Handle": read_handle(bytes(handle.handles[0])),
         "ArrayHandle": xs.ArrayHandle(bytes(handle)),
         "attached": xs.attach(bytes(handle))[0],
         "Leaves": leaves,
@@ -99,13 +102,13 @@ def half_made():
 def looked_at(thing):
     """Read all that it has, and call what takes no arguments but the thing."""
     for function in ON_OBJECTS:
-        if function is not _native.message_own:
+        if function is not _native.MessageState._own:
             with contextlib.suppress(Exception):
                 function(thing)
     for name in dir(thing):
         with contextlib.suppress(Exception):
             found = getattr(thing, name)
-            if callable(found) and name not in ("__class__", "__init_subclass__"):
+            if callable(found) and name not in ("__class__", "__init_subclass__", "_own"):
                 found()
     for function in repr, str, bytes, hash, memoryview, np.asarray, gc.get_referents, weakref.ref:
         with contextlib.suppress(Exception):
@@ -143,15 +146,15 @@ def test_what_is_half_made_cannot_be_used():
     with pytest.raises(AttributeError):
         _native.fields_of(handle)
     with pytest.raises(AttributeError):
-        _native.message_memory(message)
+        print(message._memory)
     for each in handle, message, pickle.loads(pickle.dumps(handle)), pickle.loads(pickle.dumps(message)):
         for use in xs.attach, xs.ipc.memory.open, xs.ipc.memory.put:
             with pytest.raises((xs.XpuShareError, AttributeError)):
                 use(each)
     with pytest.raises(TypeError, match="not a message"):
-        _native.following_message(message, list)
-    _native.message_own(message)
-    assert _native.message_end(message)
+        message._following(list)
+    message._own()
+    assert message._end()
     for each in half_made():
         looked_at(each)
 
@@ -172,15 +175,15 @@ def test_an_array_that_was_given_memory_later_is_still_none():
 
 def test_what_cannot_be_read_has_its_bytes_only():
     why = Unread(xs.InvalidHandleError("as the test says"))
-    for unread in _native.unread_handle(b"bytes", why), _native.unread_message(b"bytes", why):
-        assert (bytes(unread), _native.unread_of(unread)) == (b"bytes", why)
+    for unread in (base._of(b"bytes", why) for base in UNREAD):
+        assert (bytes(unread), unread._unread) == (b"bytes", why)
         assert "as the test says" in repr(unread)
-        for read in _native.fields_of, _native.message_memory:
+        for read in _native.fields_of, _native.MessageState._memory.__get__:
             with pytest.raises((xs.InvalidHandleError, TypeError)):
                 read(unread)
         looked_at(unread)
     for wrong in (None, 1, "text", [], object()):
-        for make_ in _native.unread_handle, _native.unread_message:
+        for make_ in (base._of for base in UNREAD):
             with contextlib.suppress(TypeError):
                 looked_at(make_(wrong, wrong))
 
@@ -306,11 +309,10 @@ _FUNCTIONS = [
     *(
         getattr(_native, name)
         for name in (
-            "handle", "unread_handle", "read_message", "unread_message", "following_message", "array", "flatten",
-            "unflatten", "register", "Leaves",
+            "array", "flatten", "unflatten", "register", "Leaves",
         )
     ),
-    *(function for function in ON_OBJECTS if function is not _native.message_own),
+    *(function for function in ON_OBJECTS if function is not _native.MessageState._own),
 ]  # fmt: skip
 
 
@@ -363,10 +365,10 @@ def test_a_number_that_changes_the_lists_it_is_in():
 def test_threads_that_ask_first_get_the_same():
     """Members that are made when they are asked for."""
     raw, message = bytes(one("Handle")), bytes(one("ArrayHandle"))
-    asked = [bytes, _native.fields_of, _native.message_memory, _native.message_events]
+    asked = [bytes, _native.fields_of, lambda each: each._memory, lambda each: each._events]
     for _ in range(100):
-        things = [_native.handle(raw)] * 2
-        things += [_native.read_message(identity.sealing(), message, identity.boot_id())] * 2
+        things = [read_handle(raw)] * 2
+        things += [identity.sealing().read_message(message, identity.boot_id())] * 2
         start, found = threading.Barrier(4), [[], [], [], []]
 
         def ask(things=things, start=start, found=found):
@@ -391,7 +393,7 @@ def test_one_thread_ends_what_several_close():
 
         def end(handle=handle, start=start, ended=ended):
             start.wait(20)
-            ended.append(_native.message_end(handle))
+            ended.append(handle._end())
 
         threads = [threading.Thread(target=end) for _ in range(4)]
         for each in threads:

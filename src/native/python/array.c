@@ -152,9 +152,9 @@ int xp_init_array(PyObject *module)
 {
     PyTypeObject *object = NULL, *buffer = NULL;
     int rc = PyModule_AddFunctions(module, functions);
-    rc = rc < 0 ? -1 : xp_add_base(module, &object_spec, NULL, NULL, &object);
-    rc = rc < 0 ? -1 : xp_add_base(module, &state_spec, object, NULL, &buffer);
-    rc = rc < 0 ? -1 : xp_add_base(module, &array_spec, buffer, NULL, &xp_types_of(module)->array_base);
+    rc = rc < 0 ? -1 : xp_keep_type(module, &object_spec, &object);
+    rc = rc < 0 ? -1 : xp_keep_subtype(module, &state_spec, object, &buffer);
+    rc = rc < 0 ? -1 : xp_keep_subtype(module, &array_spec, buffer, &xp_types_of(module)->array_base);
     Py_XDECREF((PyObject *)object);
     Py_XDECREF((PyObject *)buffer);
     return rc;

@@ -1,21 +1,6 @@
 /* HandleState: the base of `Handle`. */
 #include "handle.h"
 
-/* The bytes of a handle. Returns false with an exception set. */
-static bool as_handle(PyObject *raw, xp_handle *h)
-{
-    char *bytes;
-    Py_ssize_t nbytes;
-    if (PyBytes_AsStringAndSize(raw, &bytes, &nbytes) < 0)
-        return false;
-    if (nbytes != sizeof *h) {
-        PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof *h, nbytes);
-        return false;
-    }
-    memcpy(h, bytes, sizeof *h);
-    return true;
-}
-
 /* --- HandleState -------------------------------------------------------------------------------------------------- */
 
 PyObject *xp_handle_new(const xp_types *types, const xp_handle *h)
@@ -80,54 +65,56 @@ static PyObject *handle_compare(PyObject *a, PyObject *b, int op)
     return found;
 }
 
+/* _of(raw[, why]): see _native.pyi */
+static PyObject *handle_of(PyObject *class, PyObject *const *args, Py_ssize_t n)
+{
+    xp_handle h = {.kind = 0};
+    char *bytes;
+    Py_ssize_t nbytes;
+    if (xp_arity("_of", n, 1, 2) < 0 || (n == 1 && PyBytes_AsStringAndSize(args[0], &bytes, &nbytes) < 0))
+        return NULL;
+    if (n == 1 && nbytes != sizeof h)
+        return PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof h, nbytes);
+    if (n == 1)
+        memcpy(&h, bytes, sizeof h);
+    xp_handle_object *made =
+        (xp_handle_object *)xp_handle_new(xp_types_by((PyTypeObject *)class, handle_dealloc), &h);
+    if (made) {
+        made->raw = Py_NewRef(args[0]);
+        made->unread = n == 2 ? Py_NewRef(args[1]) : NULL;
+    }
+    return (PyObject *)made;
+}
+
+/* _following(newest): the same, as a separate object that was looked up by a name */
+static PyObject *handle_following(PyObject *object, PyObject *newest)
+{
+    const xp_handle_object *self = (xp_handle_object *)object;
+    PyObject *made = xp_handle_new(xp_types_by(Py_TYPE(object), handle_dealloc), &self->h);
+    if (made)
+        ((xp_handle_object *)made)->newest = Py_NewRef(newest);
+    return made;
+}
+
+static PyGetSetDef handle_getset[] = {
+    XP_OBJECT("_unread", xp_handle_object, unread),
+    XP_OBJECT("_newest", xp_handle_object, newest),
+    {NULL, NULL, NULL, NULL, NULL},
+};
 static PyMethodDef handle_methods[] = {
     {"__bytes__", handle_bytes, METH_NOARGS, NULL},
+    {"_following", handle_following, METH_O, NULL},
+    {"_of", XP_FAST(handle_of), METH_FASTCALL | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot handle_slots[] = {
-    XP_LIFE_SLOTS(handle), {Py_tp_methods, handle_methods}, {Py_tp_hash, handle_hash},
+    XP_LIFE_SLOTS(handle), {Py_tp_methods, handle_methods}, {Py_tp_getset, handle_getset}, {Py_tp_hash, handle_hash},
     {Py_tp_richcompare, handle_compare}, {0, NULL},
 };
 static PyType_Spec handle_spec = {"xpushare._native.HandleState", sizeof(xp_handle_object), 0,
                                   XP_WITH_GC | Py_TPFLAGS_BASETYPE, handle_slots};
 
-/* --- functions ---------------------------------------------------------------------------------------------------- */
-
-/* handle(raw, newest): the handle of 256 bytes, which are not checked. newest: of a handle that was looked up by
- * name */
-static PyObject *handle(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-    xp_handle h;
-    if (xp_arity("handle", n, 1, 2) < 0 || !as_handle(args[0], &h))
-        return NULL;
-    xp_handle_object *made = (xp_handle_object *)xp_handle_new(xp_types_of(module), &h);
-    if (made) {
-        made->raw = Py_NewRef(args[0]);
-        made->newest = n == 2 ? Py_NewRef(args[1]) : NULL;
-    }
-    return (PyObject *)made;
-}
-
-/* unread_handle(raw, why) */
-static PyObject *unread_handle(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-    static const xp_handle nothing;
-    if (xp_arity("unread_handle", n, 2, 2) < 0)
-        return NULL;
-    xp_handle_object *made = (xp_handle_object *)xp_handle_new(xp_types_of(module), &nothing);
-    if (made) {
-        made->raw = Py_NewRef(args[0]);
-        made->unread = Py_NewRef(args[1]);
-    }
-    return (PyObject *)made;
-}
-
-static PyMethodDef functions[] = {
-    {"fields_of", fields_of, METH_O, NULL},
-    {"handle", XP_FAST(handle), METH_FASTCALL, NULL},
-    {"unread_handle", XP_FAST(unread_handle), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
+static PyMethodDef functions[] = {{"fields_of", fields_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 
 int xp_init_handle(PyObject *module)
 {

@@ -33,15 +33,10 @@ static void message_finalize(PyObject *object)
     PyErr_Restore(type, value, trace);
 }
 
-static void message_dealloc(PyObject *object)
-{
-    xp_message_object *self = (xp_message_object *)object;
-    xp_clear_weakrefs(object, self->weakrefs);
-    PyObject *all[] = {self->raw, self->unread, self->newest, self->handles, self->events};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        Py_XDECREF(all[i]);
-    xp_free(object);
-}
+XP_LIFE_PLAIN(message, .weakrefs = offsetof(xp_message_object, weakrefs),
+              .fixed = XP_OBJECTS(xp_message_object, raw, unread, newest, handles, events))
+
+static const xp_types *types_of(PyTypeObject *type) { return xp_types_by(type, message_dealloc); }
 
 /* --- its handles -------------------------------------------------------------------------------------------------- */
 
@@ -80,12 +75,12 @@ static PyObject *message_handles(PyObject *object, bool events)
     if (known)
         return Py_NewRef(known);
     return is_read(self, events ? "events" : "handles")
-               ? xp_set_once(place, handles_of(xp_types_by(Py_TYPE(object), message_dealloc), self, events))
+               ? xp_set_once(place, handles_of(types_of(Py_TYPE(object)), self, events))
                : NULL;
 }
 
-static PyObject *message_memory(PyObject *self, PyObject *Py_UNUSED(none)) { return message_handles(self, false); }
-static PyObject *message_events(PyObject *self, PyObject *Py_UNUSED(none)) { return message_handles(self, true); }
+static PyObject *message_memory(PyObject *self, void *Py_UNUSED(c)) { return message_handles(self, false); }
+static PyObject *message_events(PyObject *self, void *Py_UNUSED(c)) { return message_handles(self, true); }
 
 /* --- what it says ------------------------------------------------------------------------------------------------- */
 
@@ -95,7 +90,7 @@ static PyObject *message_bytes(PyObject *object, PyObject *Py_UNUSED(none))
     return raw ? Py_NewRef(raw) : PyBytes_FromStringAndSize("", 0);
 }
 
-static PyObject *message_text(PyObject *object, PyObject *Py_UNUSED(none))
+static PyObject *message_text(PyObject *object, void *Py_UNUSED(c))
 {
     const xp_message_object *self = (xp_message_object *)object;
     return is_read(self, "text")
@@ -103,13 +98,13 @@ static PyObject *message_text(PyObject *object, PyObject *Py_UNUSED(none))
                : NULL;
 }
 
-static PyObject *message_copied(PyObject *object, PyObject *Py_UNUSED(none))
+static PyObject *message_copied(PyObject *object, void *Py_UNUSED(c))
 {
     const xp_message_object *self = (xp_message_object *)object;
     return is_read(self, "copied") ? PyLong_FromUnsignedLongLong(self->parts.head.copied) : NULL;
 }
 
-static PyObject *message_count(PyObject *object, PyObject *Py_UNUSED(none))
+static PyObject *message_count(PyObject *object, void *Py_UNUSED(c))
 {
     const xp_message_object *self = (xp_message_object *)object;
     return is_read(self, "count") ? PyLong_FromUnsignedLong(self->parts.head.arrays) : NULL;
@@ -154,7 +149,7 @@ static bool next_leaf(const xp_parts *m, uint32_t at, uint64_t *step, xp_leaf *l
 }
 
 /* elements(): for each array (memory, event or -1, shape, strides, dtype's number, offset) */
-static PyObject *message_elements(PyObject *object, PyObject *Py_UNUSED(none))
+static PyObject *message_elements(PyObject *object, void *Py_UNUSED(c))
 {
     const xp_parts *m = &((xp_message_object *)object)->parts;
     int64_t dims[2 * XP_ARRAY_DIMS];
@@ -173,7 +168,7 @@ static PyObject *message_elements(PyObject *object, PyObject *Py_UNUSED(none))
 }
 
 /* marks(): the set of (memory, event) of the arrays that have an event */
-static PyObject *message_marks(PyObject *object, PyObject *Py_UNUSED(none))
+static PyObject *message_marks(PyObject *object, void *Py_UNUSED(c))
 {
     const xp_parts *m = &((xp_message_object *)object)->parts;
     PyObject *found = PySet_New(NULL);
@@ -206,7 +201,7 @@ static PyObject *order_of(PyObject *orders, const xp_leaf *l)
 static PyObject *message_arrays(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_parts *m = &((xp_message_object *)object)->parts;
-    const xp_types *types = xp_types_by(Py_TYPE(object), message_dealloc);
+    const xp_types *types = types_of(Py_TYPE(object));
     if (xp_arity("arrays", n, 3, 3) < 0)
         return NULL;
     if (!PyList_Check(args[0]) || !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||
@@ -349,115 +344,67 @@ static PyObject *message_end(PyObject *object, PyObject *Py_UNUSED(none))
     return PyBool_FromLong(owned && self->owner == XP_RELAXED(&xp_fork_count));
 }
 
-static PyMemberDef message_members[] = {
-    XP_WEAKREFS(xp_message_object),
-    {"closed", T_BOOL, offsetof(xp_message_object, closed), READONLY, "Whether `close` was called."},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyMethodDef message_methods[] = {{"__bytes__", message_bytes, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyMethodDef on_messages[] = {
-    {"message_text", message_text, METH_NOARGS, NULL},
-    {"message_copied", message_copied, METH_NOARGS, NULL},
-    {"message_count", message_count, METH_NOARGS, NULL},
-    {"message_memory", message_memory, METH_NOARGS, NULL},
-    {"message_events", message_events, METH_NOARGS, NULL},
-    {"message_flaw", message_flaw, METH_O, NULL},
-    {"message_elements", message_elements, METH_NOARGS, NULL},
-    {"message_marks", message_marks, METH_NOARGS, NULL},
-    {"message_arrays", XP_FAST(message_arrays), METH_FASTCALL, NULL},
-    {"message_tensors", XP_FAST(message_tensors), METH_FASTCALL, NULL},
-    {"message_own", message_own, METH_NOARGS, NULL},
-    {"message_end", message_end, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot message_slots[] = {
-    {Py_tp_finalize, message_finalize}, {Py_tp_dealloc, message_dealloc}, {Py_tp_members, message_members},
-    {Py_tp_methods, message_methods},   {0, NULL},
-};
-static PyType_Spec message_spec = {"xpushare._native.MessageState", sizeof(xp_message_object), 0,
-                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, message_slots};
+/* --- others of the kind ------------------------------------------------------------------------------------------- */
 
-/* --- functions ---------------------------------------------------------------------------------------------------- */
-
-/* read_message(seal, raw, boot_id): the ArrayHandle, or the flaw of these bytes and where the handle begins that has
- * it */
-static PyObject *read_message(PyObject *module, PyObject *const *args, Py_ssize_t n)
+/* _of(raw, why): see _native.pyi */
+static PyObject *message_of(PyObject *class, PyObject *const *args, Py_ssize_t n)
 {
-    const xp_types *types = xp_types_of(module);
-    const xp_key *key = xp_arity("read_message", n, 3, 3) < 0 ? NULL : xp_key_of(types, args[0]);
-    char *raw, *boot;
-    Py_ssize_t nbytes, boot_nbytes;
-    uint32_t at = 0;
-    xp_parts m;
-    if (key == NULL || PyBytes_AsStringAndSize(args[1], &raw, &nbytes) < 0 ||
-        PyBytes_AsStringAndSize(args[2], &boot, &boot_nbytes) < 0)
-        return NULL;
-    xp_flaw flaw = boot_nbytes != sizeof(((xp_handle *)0)->boot_id)
-                       ? XP_FLAW_HANDLE_BOOT
-                       : xp_read_message(key, raw, (size_t)nbytes, (const uint8_t *)boot, &m, &at);
-    return flaw ? Py_BuildValue("(iI)", flaw, at) : xp_message_new(types, args[1], &m, NULL, NULL);
-}
-
-/* unread_message(raw, why) */
-static PyObject *unread_message(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-    if (xp_arity("unread_message", n, 2, 2) < 0)
-        return NULL;
-    PyObject *made = xp_message_new(xp_types_of(module), args[0], NULL, NULL, NULL);
+    PyObject *made = xp_arity("_of", n, 2, 2) < 0
+                         ? NULL
+                         : xp_message_new(types_of((PyTypeObject *)class), args[0], NULL, NULL, NULL);
     if (made)
         ((xp_message_object *)made)->unread = Py_NewRef(args[1]);
     return made;
 }
 
-/* following_message(message, newest): the same, as a separate object that was looked up by a name */
-static PyObject *following_message(PyObject *module, PyObject *const *args, Py_ssize_t n)
+/* _following(newest): the same, as a separate object that was looked up by a name */
+static PyObject *message_following(PyObject *object, PyObject *newest)
 {
-    const xp_types *types = xp_types_of(module);
-    if (xp_arity("following_message", n, 2, 2) < 0)
-        return NULL;
-    const xp_message_object *found = (const xp_message_object *)args[0];
-    if (Py_TYPE(args[0]) != types->array_handle || found->raw == NULL) { /* made by its base's `__new__` alone */
-        PyErr_SetString(PyExc_TypeError, "that is not a message");
-        return NULL;
-    }
-    PyObject *made = xp_message_new(types, found->raw, &found->parts, found->handles, found->events);
+    const xp_message_object *self = (xp_message_object *)object;
+    if (self->raw == NULL) /* made by its base's `__new__` alone */
+        return PyErr_Format(PyExc_TypeError, "that is not a message");
+    PyObject *made = xp_message_new(types_of(Py_TYPE(object)), self->raw, &self->parts, self->handles, self->events);
     if (made)
-        ((xp_message_object *)made)->newest = Py_NewRef(args[1]);
+        ((xp_message_object *)made)->newest = Py_NewRef(newest);
     return made;
 }
 
-static PyObject *of_either(PyObject *module, PyObject *object, bool newest)
-{
-    const xp_types *types = xp_types_of(module);
-    PyObject *found;
-    if (PyObject_TypeCheck(object, types->handle_base)) {
-        const xp_handle_object *handle = (xp_handle_object *)object;
-        found = newest ? handle->newest : handle->unread;
-    } else if (PyObject_TypeCheck(object, types->message_base)) {
-        const xp_message_object *message = (xp_message_object *)object;
-        found = newest ? message->newest : message->unread;
-    } else {
-        PyErr_SetString(PyExc_TypeError, "a Handle or an ArrayHandle is wanted");
-        return NULL;
-    }
-    return Py_NewRef(found ? found : Py_None);
-}
-
-/* unread_of(handle), newest_of(handle): see xp_handle_object */
-static PyObject *unread_of(PyObject *module, PyObject *object) { return of_either(module, object, false); }
-static PyObject *newest_of(PyObject *module, PyObject *object) { return of_either(module, object, true); }
-
-static PyMethodDef functions[] = {
-    {"unread_of", unread_of, METH_O, NULL},
-    {"newest_of", newest_of, METH_O, NULL},
-    {"read_message", XP_FAST(read_message), METH_FASTCALL, NULL},
-    {"unread_message", XP_FAST(unread_message), METH_FASTCALL, NULL},
-    {"following_message", XP_FAST(following_message), METH_FASTCALL, NULL},
+static PyMemberDef message_members[] = {
+    XP_WEAKREFS(xp_message_object),
+    {"closed", T_BOOL, offsetof(xp_message_object, closed), READONLY, "Whether `close` was called."},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef message_getset[] = {
+    {"_text", message_text, NULL, NULL, NULL},
+    {"_copied", message_copied, NULL, NULL, NULL},
+    {"_count", message_count, NULL, NULL, NULL},
+    {"_memory", message_memory, NULL, NULL, NULL},
+    {"_events", message_events, NULL, NULL, NULL},
+    {"_elements", message_elements, NULL, NULL, NULL},
+    {"_marks", message_marks, NULL, NULL, NULL},
+    XP_OBJECT("_unread", xp_message_object, unread),
+    XP_OBJECT("_newest", xp_message_object, newest),
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyMethodDef message_methods[] = {
+    {"__bytes__", message_bytes, METH_NOARGS, NULL},
+    {"_flaw", message_flaw, METH_O, NULL},
+    {"_arrays", XP_FAST(message_arrays), METH_FASTCALL, NULL},
+    {"_tensors", XP_FAST(message_tensors), METH_FASTCALL, NULL},
+    {"_own", message_own, METH_NOARGS, NULL},
+    {"_end", message_end, METH_NOARGS, NULL},
+    {"_following", message_following, METH_O, NULL},
+    {"_of", XP_FAST(message_of), METH_FASTCALL | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
 };
+static PyType_Slot message_slots[] = {
+    {Py_tp_finalize, message_finalize}, {Py_tp_dealloc, message_dealloc}, {Py_tp_members, message_members},
+    {Py_tp_methods, message_methods},   {Py_tp_getset, message_getset}, {0, NULL},
+};
+static PyType_Spec message_spec = {"xpushare._native.MessageState", sizeof(xp_message_object), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, message_slots};
 
 int xp_init_message(PyObject *module)
 {
-    int rc = PyModule_AddFunctions(module, functions);
-    return rc < 0 ? -1 : xp_add_base(module, &message_spec, NULL, on_messages, &xp_types_of(module)->message_base);
+    return xp_keep_type(module, &message_spec, &xp_types_of(module)->message_base);
 }

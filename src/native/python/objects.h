@@ -56,12 +56,9 @@ void xp_unusable(const char *why);
 int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
 void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */
-void xp_clear_weakrefs(PyObject *self, PyObject *list);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
-/* Add the base of public classes. `on`: functions of the module whose first argument is such an object. They are not
- * methods, since editors show all that a public class inherits. `base`, `on` and `kept` may be NULL. */
-int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMethodDef *on, PyTypeObject **kept);
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
+int xp_keep_subtype(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyTypeObject **kept);
 PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes over both; NULL if one is NULL */
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);
 int xp_as_u64(PyObject *obj, uint64_t *out);

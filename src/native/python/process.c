@@ -18,18 +18,16 @@ static PyObject *forks(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     return PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
 }
 
-static PyObject *left(PyObject *module, PyObject *Py_UNUSED(a))
+/* left([value]): see _native.pyi */
+static PyObject *left(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
-    return PyBool_FromLong(XP_RELAXED(&xp_types_of(module)->left) != 0);
-}
-
-static PyObject *set_left(PyObject *module, PyObject *arg)
-{
-    int value = PyObject_IsTrue(arg);
+    unsigned *left = &xp_types_of(module)->left;
+    int value = xp_arity("left", n, 0, 1) < 0 ? -1 : n ? PyObject_IsTrue(args[0]) : XP_RELAXED(left) != 0;
     if (value < 0)
         return NULL;
-    XP_STORE(&xp_types_of(module)->left, (unsigned)value);
-    Py_RETURN_NONE;
+    if (n)
+        XP_STORE(left, (unsigned)value);
+    return PyBool_FromLong(value);
 }
 
 static PyObject *pidfd_getfd(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
@@ -85,30 +83,22 @@ static int lock_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_s
     return *at == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *locked(int rc)
-{
-    return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
-}
-
+/* lock(fd, at[, kind]): see _native.pyi */
 static PyObject *lock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
-    int fd;
+    int fd, rc;
     int64_t at;
-    return lock_args("lock", args, n, 2, &fd, &at) < 0 ? NULL : locked(xp_lock(fd, at, true));
-}
-
-static PyObject *lock_shared(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    int fd;
-    int64_t at;
-    return lock_args("lock_shared", args, n, 2, &fd, &at) < 0 ? NULL : locked(xp_lock_shared(fd, at));
-}
-
-static PyObject *lock_for_life(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    int fd;
-    int64_t at;
-    return lock_args("lock_for_life", args, n, 2, &fd, &at) < 0 ? NULL : locked(xp_lock_for_life(fd, at));
+    if (lock_args("lock", args, n, 3, &fd, &at) < 0)
+        return NULL;
+    if (n == 2)
+        rc = xp_lock(fd, at, true);
+    else if (PyUnicode_CompareWithASCIIString(args[2], "shared") == 0)
+        rc = xp_lock_shared(fd, at);
+    else if (PyUnicode_CompareWithASCIIString(args[2], "for life") == 0)
+        rc = xp_lock_for_life(fd, at);
+    else
+        return PyErr_Format(PyExc_ValueError, "lock(): no such kind: %R", args[2]);
+    return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
 }
 
 static PyObject *locked_for_life(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
@@ -346,15 +336,12 @@ static PyObject *exchange(PyObject *Py_UNUSED(m), PyObject *args)
 static PyMethodDef functions[] = {
     {"forks", forks, METH_NOARGS, NULL},
     {"exchange", exchange, METH_VARARGS, NULL},
-    {"left", left, METH_NOARGS, NULL},
-    {"set_left", set_left, METH_O, NULL},
+    {"left", XP_FAST(left), METH_FASTCALL, NULL},
     {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
     {"dead", dead, METH_O, NULL},
     {"library_loads", library_loads, METH_NOARGS, NULL},
     {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},
     {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
-    {"lock_shared", XP_FAST(lock_shared), METH_FASTCALL, NULL},
-    {"lock_for_life", XP_FAST(lock_for_life), METH_FASTCALL, NULL},
     {"locked_for_life", XP_FAST(locked_for_life), METH_FASTCALL, NULL},
     {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
     {"load64", XP_FAST(load64), METH_FASTCALL, NULL},

@@ -623,22 +623,15 @@ static PyObject *imported(PyObject *module, PyObject *const *args, Py_ssize_t n)
 
 static PyMethodDef functions[] = {{"imported", XP_FAST(imported), METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL}};
 
-/* A subclass of Resource. */
-static int add_resource(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
-{
-    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)xp_types_of(module)->resource);
-    return *kept ? PyModule_AddType(module, *kept) : -1;
-}
-
 int xp_init_resources(PyObject *module)
 {
     xp_types *types = xp_types_of(module);
     PyTypeObject *pages = NULL;
     int rc = PyModule_AddFunctions(module, functions) < 0 || xp_keep_type(module, &end_spec, &types->end) < 0 ||
                      xp_keep_type(module, &resource_spec, &types->resource) < 0 ||
-                     add_resource(module, &allocation_spec, &types->allocation_base) < 0 ||
-                     add_resource(module, &timeline_spec, &types->timeline) < 0 ||
-                     add_resource(module, &pages_spec, &pages) < 0 ||
+                     xp_keep_subtype(module, &allocation_spec, types->resource, &types->allocation_base) < 0 ||
+                     xp_keep_subtype(module, &timeline_spec, types->resource, &types->timeline) < 0 ||
+                     xp_keep_subtype(module, &pages_spec, types->resource, &pages) < 0 ||
                      xp_keep_type(module, &range_spec, &types->range_base) < 0
                  ? -1
                  : 0;

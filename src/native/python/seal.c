@@ -1,5 +1,5 @@
 /* Seal: the user's key. It hashes under that key, and reads handles. The key's file. */
-#include "handle.h"
+#include "message.h"
 
 typedef struct {
     PyObject_HEAD
@@ -56,6 +56,23 @@ static PyObject *seal_read(PyObject *self, PyObject *args)
     return flaw ? PyLong_FromLong(flaw) : xp_handle_new(PyType_GetModuleState(Py_TYPE(self)), &h);
 }
 
+/* read_message(raw, boot_id): the ArrayHandle, or the flaw of these bytes and where the handle begins that has it */
+static PyObject *seal_read_message(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    char *raw, *boot;
+    Py_ssize_t nbytes, boot_nbytes;
+    uint32_t at = 0;
+    xp_parts m;
+    if (xp_arity("read_message", n, 2, 2) < 0 || PyBytes_AsStringAndSize(args[0], &raw, &nbytes) < 0 ||
+        PyBytes_AsStringAndSize(args[1], &boot, &boot_nbytes) < 0)
+        return NULL;
+    xp_flaw flaw = boot_nbytes != sizeof(((xp_handle *)0)->boot_id)
+                       ? XP_FLAW_HANDLE_BOOT
+                       : xp_read_message(&((xp_seal *)self)->key, raw, (size_t)nbytes, (const uint8_t *)boot, &m, &at);
+    return flaw ? Py_BuildValue("(iI)", flaw, at)
+                : xp_message_new(PyType_GetModuleState(Py_TYPE(self)), args[0], &m, NULL, NULL);
+}
+
 /* moved(raw, handles): the message of these bytes over the same number of other memory handles */
 static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -77,6 +94,7 @@ static PyMethodDef seal_methods[] = {
     {"moved", XP_FAST(seal_moved), METH_FASTCALL, NULL},
     {"hash", seal_hash, METH_O, NULL},
     {"read", seal_read, METH_VARARGS, NULL},
+    {"read_message", XP_FAST(seal_read_message), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot seal_slots[] = {{Py_tp_new, seal_new}, {Py_tp_methods, seal_methods}, {0, NULL}};

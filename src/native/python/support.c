@@ -78,12 +78,6 @@ int xp_set_object(PyObject *self, PyObject *value, void *place)
     return PyMember_SetOne((char *)self, &member, value);
 }
 
-void xp_clear_weakrefs(PyObject *self, PyObject *list)
-{
-    if (list)
-        PyObject_ClearWeakRefs(self);
-}
-
 int xp_add_type(PyObject *module, PyType_Spec *spec)
 {
     PyTypeObject *type = NULL;
@@ -92,26 +86,15 @@ int xp_add_type(PyObject *module, PyType_Spec *spec)
     return rc;
 }
 
-int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMethodDef *on, PyTypeObject **kept)
+int xp_keep_subtype(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyTypeObject **kept)
 {
-    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
-    int rc = type ? PyModule_AddType(module, type) : -1;
-    for (; rc == 0 && on && on->ml_name; on++) {
-        PyObject *function = PyDescr_NewMethod(type, on);
-        rc = PyModule_AddObjectRef(module, on->ml_name, function);
-        Py_XDECREF(function);
-    }
-    if (kept)
-        *kept = type;
-    else
-        Py_XDECREF((PyObject *)type);
-    return rc;
+    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
+    return *kept ? PyModule_AddType(module, *kept) : -1;
 }
 
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
 {
-    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
-    return *kept ? PyModule_AddType(module, *kept) : -1;
+    return xp_keep_subtype(module, spec, NULL, kept);
 }
 
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most)

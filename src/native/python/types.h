@@ -18,7 +18,7 @@ typedef struct {
     PyObject *itemsize; /* the name of that attribute of dtypes */
     PyObject *differs;  /* the name of torch's attribute for gradients */
     PyObject *dtype, *strides; /* the names of these attributes of arrays */
-    unsigned left; /* whether this process has left: see `set_left` */
+    unsigned left; /* whether this process has left: see `left` of the module */
 } xp_types;
 
 xp_types *xp_types_of(PyObject *module); /* of a type's module, PyType_GetModuleState returns them */

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from xpushare import adapters
-from xpushare._native import message_count, message_elements, message_memory, message_tensors
 from xpushare.arrays.consumers import consumer_of, torch_stream
 from xpushare.arrays.containers import only_argument, pruned, unflatten
 from xpushare.arrays.copies import is_unordered
@@ -224,7 +223,7 @@ def attach_message(
         except TypeError:
             raise InvalidArgumentError(f"types is classes of named tuples, not {types!r}") from None
         # Raise before anything is opened, and before this process attaches to the exporter.
-        unflatten(tree, range(message_count(message)), kinds)
+        unflatten(tree, range(message._count), kinds)
     part: Part | None = None
     if only is not None:
         tree, part = _part_of(message, tree, only)
@@ -258,8 +257,8 @@ def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
     if tree is ONE_ARRAY:
         raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
     pruned_tree, wanted = pruned(tree, only)
-    numbers = {each[0] for at, each in enumerate(message_elements(message)) if at in wanted}
-    if not numbers or fields_of(message_memory(message)[0]).flags & (COUNTED | PICKLED):
+    numbers = {each[0] for at, each in enumerate(message._elements) if at in wanted}
+    if not numbers or fields_of(message._memory[0]).flags & (COUNTED | PICKLED):
         numbers.add(0)  # it counts the opens. Otherwise its device may be invisible here
     return pruned_tree, Part(wanted, sorted(numbers))
 
@@ -288,7 +287,7 @@ def _tensors(
     places: list[tuple[object, int, tuple[int, int]]] = []  # made last, as above
     for each, where in zip(opened, on, strict=True):
         places.append((each, each.allocation.address + each.offset, where))
-    return message_tensors(message, exchange, places, content.on_dlpack)
+    return message._tensors(exchange, places, content.on_dlpack)
 
 
 _started: set[tuple[int, int]] = set()  # DLPack's devices that torch has started here
@@ -327,7 +326,7 @@ def _work_of(stream: Any, message: ArrayHandle, device: DeviceLike | None) -> Wo
     if isinstance(stream, Queue):
         return use(stream)
     refusal: InvalidArgumentError | None = None
-    handles = message_memory(message) if device is None else message_memory(message)[:1]
+    handles = message._memory if device is None else message._memory[:1]
     for chosen in dict.fromkeys(memory.opener_for(each, device, None)[1] for each in handles):
         try:
             work = work_on(chosen, stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from xpushare._native import End, message_count, message_memory
+from xpushare._native import End
 from xpushare.common.elements import as_dtype
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 from xpushare.core import event, growth, memory, physical
@@ -48,14 +48,14 @@ def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> Virt
     """Open a range that follows the growable range in a message, and bring it up to date."""
     _tag, nbytes, backend, name, read_only, told_by = tree
     kinds = (type(nbytes), type(backend), type(name), type(read_only), type(told_by))
-    if kinds != (int, str, str, bool, str) or message_count(message) != 1:
+    if kinds != (int, str, str, bool, str) or message._count != 1:
         raise InvalidHandleError(f"the array handle says of a range what cannot be: {tree!r:.200}")
     chosen = Device(device) if device is not None else _named(backend, name)
     reserved = physical.reserve(nbytes, chosen, None, None)
-    directory = memory.open_(message_memory(message)[0], growth.HOST)
+    directory = memory.open_(message._memory[0], growth.HOST)
     changed = event.open_(Handle(told_by), growth.HOST, None, False)
     made = range_over(reserved, growth.follow(reserved, directory, changed, read_only))
-    with End(give_open, message_memory(message)[0]), End(made.close):
+    with End(give_open, message._memory[0]), End(made.close):
         made.refresh()
     return made
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
-from xpushare._native import message_own
 from xpushare.arrays.containers import flatten, too_large, warn_of_numbers, with_path
 from xpushare.arrays.copies import empty
 from xpushare.arrays.following import described
@@ -266,7 +265,7 @@ def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle
     gate = memory.get(first, None, placing.read_only, opens, False, ttl)
     try:
         made = _message(placing, (gate, *handles) if handles else (gate,), marks)
-        message_own(made)
+        made._own()
         if watchers:
             tell_made(made, listed=False)
         return made

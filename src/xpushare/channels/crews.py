@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 
 from xpushare import _native
 from xpushare.common.aspects import Aspect
@@ -424,20 +424,20 @@ def _joining(number: int, path: Path, seconds: float) -> bool:
     """Share the lock on byte CREW_JOIN of a crew's file, as each process does while it joins. Returns False if another
     process holds the lock alone for longer than `seconds`.
     """
-    return _locked(_native.lock_shared, number, path, seconds)
+    return _locked(number, path, seconds, "shared")
 
 
 def _making(number: int, path: Path, seconds: float) -> bool:
     """Hold the lock on byte CREW_JOIN alone, as a process does while it makes a crew or removes its file. A share of
     the lock that this process has is turned into this.
     """
-    return _locked(_native.lock, number, path, seconds)
+    return _locked(number, path, seconds)
 
 
-def _locked(take: Callable[[int, int], bool], number: int, path: Path, seconds: float) -> bool:
+def _locked(number: int, path: Path, seconds: float, *kind: Literal["shared"]) -> bool:
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
-        while not take(number, _native.CREW_JOIN):
+        while not _native.lock(number, _native.CREW_JOIN, *kind):
             if time.monotonic() >= end:
                 return False
             time.sleep(0.0005)

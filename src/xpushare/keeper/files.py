@@ -108,7 +108,7 @@ class Files:
         if lock is None or lock != self._inodes[2]:
             new = open_lock()
             try:
-                if not _native.lock_for_life(new.number, 0):
+                if not _native.lock(new.number, 0, "for life"):
                     raise InvalidArgumentError("another keeper was started meanwhile")
                 self._lock, new = new, self._lock
             finally:

@@ -573,7 +573,7 @@ def _only_one(lock: OwnedFd) -> bool:
     """Take the lock that only one keeper can hold. Returns False if another keeper holds it, or is about to take it
     over from a previous keeper.
     """
-    if not _native.lock_for_life(lock.number, 0):
+    if not _native.lock(lock.number, 0, "for life"):
         return False
     there = keeping.connect()
     if there is not None:
@@ -605,7 +605,7 @@ def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) 
         with keeping.socket_at(name) as new, contextlib.suppress(FileNotFoundError):
             os.unlink(new)  # the takeover has failed
     fcntl.lockf(lock.number, fcntl.LOCK_EX, 1, 0)
-    _native.lock_for_life(lock.number, 0)
+    _native.lock(lock.number, 0, "for life")
 
 
 def _forget_socket(listening: socket.socket, _deadline: float) -> None:

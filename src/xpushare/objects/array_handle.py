@@ -11,14 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn
 from xpushare import _native
 from xpushare._native import (
     MessageState,
-    message_copied,
-    message_count,
-    message_elements,
-    message_end,
-    message_events,
-    message_memory,
-    message_own,
-    unread_of,
 )
 from xpushare.common import html
 from xpushare.common.elements import dtype_words, expect_numpy
@@ -116,26 +108,26 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     @property
     def handles(self) -> tuple[Handle, ...]:
         """Handles of the memory that the arrays lie in, one for each allocation."""
-        return message_memory(self)
+        return self._memory
 
     @property
     def event(self) -> Handle | None:
         """The handle of the event that marks the content as complete, or None if readers do not have to wait."""
         self._one("event")
-        events = message_events(self)
+        events = self._events
         return events[0][0] if events else None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of elements per dimension."""
         self._one("shape")
-        return message_elements(self)[0][2]
+        return self._elements[0][2]
 
     @property
     def strides(self) -> tuple[int, ...]:
         """For each dimension, the number of bytes from one element to the next."""
         self._one("strides")
-        return message_elements(self)[0][3]
+        return self._elements[0][3]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -150,7 +142,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     def nbytes(self) -> int:
         """Size of the elements of all arrays in bytes."""
         sizes = content_of(self).itemsizes
-        return sum(math.prod(shape) * sizes[dtype] for _, _, shape, _, dtype, _ in message_elements(self))
+        return sum(math.prod(shape) * sizes[dtype] for _, _, shape, _, dtype, _ in self._elements)
 
     @property
     def read_only(self) -> bool:
@@ -160,7 +152,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     @property
     def copied_nbytes(self) -> int:
         """The number of bytes that `share(copy=True)` copied, or 0 if all memory was shared in place."""
-        return message_copied(self)
+        return self._copied
 
     def close(self) -> None:
         """Withdraw the handle if `share` returned this object. Idempotent.
@@ -176,9 +168,9 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
             True
         """
         if watchers:
-            closing(self, () if unread_of(self) else self.handles)
+            closing(self, () if self._unread else self.handles)
         # Called from C, so that no interrupt can come between the call and the block.
-        (owned,) = map(message_end, (self,))
+        (owned,) = map(MessageState._end, (self,))
         if not owned:
             return
         try:
@@ -186,7 +178,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
             if table is not None and not (table.given and table.leave_to_versions(self.handles[0])):
                 self._withdraw(table)
         except BaseException:  # an interrupt: closing again ends the rest
-            message_own(self)
+            self._own()
             raise
 
     def _withdraw(self, table: Table) -> None:
@@ -223,7 +215,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         just bytes.
         """
         expect_open(self)
-        unread = unread_of(self)
+        unread = self._unread
         if unread is not None:
             unread()
         return self
@@ -240,7 +232,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         return encode_text(bytes(self))
 
     def _repr_html_(self) -> str:
-        unread = unread_of(self)
+        unread = self._unread
         if unread is not None:
             return html.facts("ArrayHandle", {"state": unread})
         first = self.handles[0]
@@ -267,7 +259,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
-        unread = unread_of(self)
+        unread = self._unread
         if unread is not None:
             return f"<ArrayHandle that is none here: {unread}>"
         first = self.handles[0]
@@ -311,7 +303,7 @@ def _array_count(handle: ArrayHandle[Any]) -> int:
     while left:
         x = left.pop()
         if type(x) is int:
-            return message_count(handle)
+            return handle._count
         if type(x) is list and x and x[0] in ("l", "t", "n", "d") and type(x[-1]) is list:
             left += x[-1]
     return 0
@@ -350,7 +342,7 @@ def _unpickle(raw: bytes) -> ArrayHandle:
     try:
         return ArrayHandle(raw)
     except XpuShareError as error:
-        unread: ArrayHandle = _native.unread_message(raw, Unread(error))
+        unread: ArrayHandle = MessageState._of(raw, Unread(error))
         return unread
 
 

@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from xpushare import _native
-from xpushare._native import CONSTANTS, message_flaw, message_text
+from xpushare._native import CONSTANTS
 from xpushare.common.elements import dlpack_type
 from xpushare.common.errors import InvalidHandleError
 from xpushare.common.system import boot_id, boot_ids
@@ -78,7 +77,7 @@ def content_of(message: MessageState) -> Content:
     """Return the content of a message. Raises `InvalidHandleError` if an array does not lie inside its memory, or if
     the message's text does not describe dtypes and a tree.
     """
-    text = message_text(message)
+    text = message._text
     found = _contents.get(text)
     if found is None:
         found = read_text(text)
@@ -86,7 +85,7 @@ def content_of(message: MessageState) -> Content:
             if len(_contents) >= _CONTENT_LIMIT:
                 _contents.clear()
             _contents[text] = found
-    flaw = message_flaw(message, found.itemsizes)
+    flaw = message._flaw(found.itemsizes)
     if flaw is not None:
         raise leaf_flaw_of(*flaw, message, found.itemsizes)
     return found
@@ -116,7 +115,7 @@ def read_text(text: bytes) -> Content:
 def read_message(raw: bytes) -> Any:
     """Return the `ArrayHandle` of these bytes. Raises `InvalidHandleError` unless they are of this user and boot."""
     seal = identity.seal or identity.sealing()
-    found = _native.read_message(seal, raw, boot_ids[0] if boot_ids else boot_id())
+    found = seal.read_message(raw, boot_ids[0] if boot_ids else boot_id())
     if type(found) is tuple:
         raise flaw_of(found[0], raw, found[1])
     return found

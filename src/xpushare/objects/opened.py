@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xpushare._native import MessageState, message_arrays, message_events, message_marks, message_memory
+from xpushare._native import MessageState
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import made, watchers
@@ -50,7 +50,7 @@ def open_message(
     streams that produce the content, and later operations of `work` wait for them, too. If `part` is given, only the
     memory of the arrays in that part is opened. If `own` is true, this process can export the memory afterwards.
     """
-    handles, at, export = message_memory(message), None, None
+    handles, at, export = message._memory, None, None
     if len(handles) > 1 and (here := node.current()).is_own(fields_of(handles[0]).cookie):
         export = here.table().find(handles[0])  # it holds the other exports, and may end while they are opened
     if part is not None:
@@ -59,10 +59,10 @@ def open_message(
     memory.open_all(handles, device, opened, own)
     del export
     orders: Orders = {}
-    events_of = message_events(message) if ordered else ()
+    events_of = message._events if ordered else ()
     if events_of:
         known: dict[tuple[int, int], Order] = {}  # by the event's number and the id of the device
-        for place, event in message_marks(message):
+        for place, event in message._marks:
             if at is not None and place not in at:
                 continue
             on = opened[place if at is None else at[place]].device
@@ -84,10 +84,10 @@ def arrays_of(
     """
     ranges: Any = opened
     if part is not None:
-        ranges = [None] * len(message_memory(message))
+        ranges = [None] * len(message._memory)
         for number, each in zip(part.memory, opened, strict=True):
             ranges[number] = each
-    arrays: list[Any] = message_arrays(message, ranges, content.dtypes, orders)
+    arrays: list[Any] = message._arrays(ranges, content.dtypes, orders)
     if part is not None:
         arrays = part.chosen(arrays)
     if watchers:
@@ -101,7 +101,7 @@ def give_back(message: MessageState, opened: list[Range], part: Part | None = No
     """After a failed attempt to open a message, allow as many more opens as the attempt used up. Empties `opened`.
     `part` is as for `open_message`.
     """
-    handles = message_memory(message)
+    handles = message._memory
     if part is not None:
         handles = tuple(map(handles.__getitem__, part.memory))
     for each in handles[: len(opened)]:  # the message of a pickle counts opens of all, any other only of the first

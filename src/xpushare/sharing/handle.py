@@ -20,9 +20,6 @@ from xpushare._native import (
     Fields,
     HandleState,
     fields_of,
-    following_message,
-    newest_of,
-    unread_of,
 )
 from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
@@ -140,7 +137,7 @@ class Named:
         `lookup(version=)`.
         """
         handle: Any = self  # a native handle, too
-        found: int | None = getattr(newest_of(handle), "version", None)
+        found: int | None = getattr(handle._newest, "version", None)
         return found
 
     def __bytes__(self) -> bytes:
@@ -253,7 +250,7 @@ class Handle(HandleState, Named):
         return encode_text(bytes(self))
 
     def _repr_html_(self) -> str:
-        unread = unread_of(self)
+        unread = self._unread
         if unread is not None:
             return html.facts("Handle", {"state": unread})
         size = None if self.kind == "event" else readable(self.nbytes)
@@ -267,7 +264,7 @@ class Handle(HandleState, Named):
         return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
-        unread = unread_of(self)
+        unread = self._unread
         if unread is not None:
             return f"<Handle that is none here: {unread}>"
         access = " read-only" if self.read_only else ""
@@ -289,12 +286,12 @@ def _unpickle(raw: bytes) -> Handle:
     try:
         return Handle(raw)
     except XpuShareError as error:
-        unread: Handle = _native.unread_handle(raw, Unread(error))
+        unread: Handle = HandleState._of(raw, Unread(error))
         return unread
 
 
 _native.register(Handle=Handle)
-handle_of: Final[Callable[[bytes], Handle]] = _native.handle  # of bytes that have been verified
+handle_of: Final[Callable[[bytes], Handle]] = HandleState._of  # of bytes that have been verified
 
 
 _N = TypeVar("_N", bound=Named)
@@ -305,7 +302,7 @@ def following(handle: _N, newest: Callable[[], Named]) -> _N:
     raises if nobody publishes the name.
     """
     found: Any = handle
-    named: _N = _native.handle(bytes(found), newest) if isinstance(found, Handle) else following_message(found, newest)
+    named: _N = found._following(newest)
     return named
 
 
@@ -314,7 +311,7 @@ def newest(handle: object) -> Any:
     looked up by a name, or is still the name's current handle. Raises `HandleExpiredError` if nobody publishes the name
     any more.
     """
-    look = newest_of(handle) if isinstance(handle, Named) else None  # type: ignore[arg-type]
+    look = handle._newest if isinstance(handle, Named) else None  # type: ignore[attr-defined]
     found = None if look is None else look()
     return None if found is None or bytes(found) == bytes(handle) else found  # type: ignore[call-overload]
 

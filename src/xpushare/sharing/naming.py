@@ -126,7 +126,7 @@ class Published:
         """Lock the file behind a new descriptor, which shows that this process lives."""
         self.fds.append(fd)
         self.inode = inode_of(os.fstat(fd.number))
-        _native.lock_for_life(fd.number, _LIFE)
+        _native.lock(fd.number, _LIFE, "for life")
 
     def release(self) -> None:
         """Close the file, which releases its lock."""

@@ -104,7 +104,7 @@ def inherited(address: int) -> bool:
 def leave(_deadline: float) -> None:
     """Leave all peers at a clean exit, even of a forked child."""
     here[0].idle.end()
-    _native.set_left(True)
+    _native.left(True)
     here[0].leave()
 
 
@@ -115,7 +115,7 @@ here: Final[list[Node]] = [Node()]
 def _after_fork() -> None:
     _parents.append(here[0])  # kept, since the child must not destroy its parent's objects
     here[0] = Node()
-    _native.set_left(False)
+    _native.left(False)
 
 
 _parents: list[Node] = []

@@ -18,8 +18,6 @@ from xpushare._native import (
     MessageState,
     Refusal,
     fields_of,
-    message_elements,
-    message_memory,
 )
 from xpushare.common.elements import extent
 from xpushare.common.errors import (
@@ -226,7 +224,7 @@ def leaf_flaw_of(code: int, leaf: int, message: MessageState, itemsizes: tuple[i
     """Return the error for a message whose array number `leaf` is invalid."""
     if code not in _OF_ONE_LEAF:
         return InvalidHandleError(_FLAWS[code])
-    memory, _event, shape, strides, dtype, offset = message_elements(message)[leaf]
+    memory, _event, shape, strides, dtype, offset = message._elements[leaf]
     low, high = extent(shape, strides, itemsizes[dtype])
-    nbytes = fields_of(message_memory(message)[memory]).nbytes
+    nbytes = fields_of(message._memory[memory]).nbytes
     return InvalidHandleError(_FLAWS[code].format(shape=shape, first=offset + low, last=offset + high, nbytes=nbytes))

@@ -30,14 +30,14 @@ def _settle() -> None:
 
 
 def _give_back(_deadline: float) -> None:
-    from xpushare._native import set_left
+    from xpushare._native import left
     from xpushare.common.errors import XpuShareError
     from xpushare.core.resources import End
     from xpushare.objects.lifecycle import Closable
     from xpushare.sharing import node
 
     gc.unfreeze()  # the suite freezes what was there before it ran
-    set_left(False)  # what dies from here on is given back as before
+    left(False)  # what dies from here on is given back as before
     # What queues wait for is lost by now; they go on once they have noticed.
     queues = sys.modules.get("xpushare.adapters.stream.queue")
     end = time.monotonic() + _PATIENCE
@@ -52,7 +52,7 @@ def _give_back(_deadline: float) -> None:
         with suppress(XpuShareError):  # events are given up by leaving; what fails else shows in the books
             each.__del__()
     _settle()  # memory that the device may still work with
-    set_left(True)  # what was given back is not given back again
+    left(True)  # what was given back is not given back again
     # The pages of events go with the last reference to them.
     channels = sys.modules.get("xpushare.channels.channel")
     for each in gc.get_objects():
