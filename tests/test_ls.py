@@ -21,7 +21,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, become_another_user, command, kept, new_fds, open_fds, withdraw_all
-from xpushare.common.sizes import readable
+from xpushare.common.texts import readable
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.survey import changed, survey
 

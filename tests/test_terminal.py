@@ -21,7 +21,7 @@ from harness import Child, command
 from sampling import sampled
 from xpushare import cli
 from xpushare.cli import screen
-from xpushare.common.sizes import counted
+from xpushare.common.texts import counted
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -96,7 +96,6 @@ MODULES = (
     "xpushare.objects.message",
     "xpushare.sharing.peers",
     "xpushare.sharing.routes.pidfd",
-    "xpushare.sharing.routes.socket",
     "xpushare.arrays.names",
     "xpushare.ur._enums",
 )

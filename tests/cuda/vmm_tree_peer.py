@@ -18,6 +18,7 @@ import xpushare as xs
 from harness import kept, wait_until
 from xpushare import adapters
 from xpushare.sharing import routes
+from xpushare.sharing.routes import socket as socket_route
 
 __all__ = [
     "allocate",
@@ -151,14 +152,14 @@ def few_descriptors() -> None:
 
 def by_socket_alone() -> None:
     """Have this process fetch file descriptors from exporters' sockets alone, and note its requests."""
-    plain = routes.socket._Line._exchange
+    plain = socket_route._Line._exchange
     kept["requests"] = []
 
     def exchange(line: Any, connection: Any, op: int, wanted: list[Any], before: bool) -> Any:
         kept["requests"].append(len(wanted))
         return plain(line, connection, op, wanted, before)
 
-    routes.socket._Line._exchange = exchange  # type: ignore[method-assign]
+    socket_route._Line._exchange = exchange  # type: ignore[method-assign]
     routes.use_only("socket")
 
 

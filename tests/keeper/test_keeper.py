@@ -35,6 +35,7 @@ from harness import TIMEOUT, Child, kept, wait_until
 from sampling import sampled
 from xpushare.common import system
 from xpushare.sharing import keeping, routes
+from xpushare.sharing.routes import socket as socket_route
 
 ROUNDS = 12  # kills at random lines of `publish`
 MIB = 1 << 20
@@ -458,13 +459,13 @@ def test_a_tree_of_many_allocations(publisher: Child, peer: Child) -> None:
 
 def by_socket_alone() -> list[int]:
     """Have this process fetch descriptors by sockets alone, and note for how many entries each request is."""
-    plain, asked = routes.socket._Line._exchange, list[int]()
+    plain, asked = socket_route._Line._exchange, list[int]()
 
     def exchange(line: Any, connection: Any, op: int, wanted: list[Any], before: bool) -> Any:
         asked.append(len(wanted))
         return plain(line, connection, op, wanted, before)
 
-    routes.socket._Line._exchange = exchange  # type: ignore[method-assign]
+    socket_route._Line._exchange = exchange  # type: ignore[method-assign]
     routes.use_only("socket")
     return asked
 

@@ -433,7 +433,7 @@ def test_a_withdrawal_on_the_way_costs_only_its_own_export(monkeypatch: pytest.M
         found = [xs.ipc.Handle(each) for each in handles]
         peer = node.current().peers.peer(found[0])
         wanted = [routes.Wanted(each, 1) for each in found]
-        monkeypatch.setattr(routes, "_known", (socket,))
+        monkeypatch.setattr(routes, "_known", ("socket",))
         exporter.call(lambda raw: xs.ipc.memory.put(raw), handles[3])
         fetched = routes.fetch(peer, wanted)
         assert [len(each) if isinstance(each, list) else type(each) for each in fetched] == [

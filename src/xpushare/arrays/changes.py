@@ -4,7 +4,6 @@ publisher ends, or the watch is closed. `Patience` limits the time of such a wai
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import struct
@@ -16,6 +15,7 @@ from typing import Final, final
 from xpushare.common import system
 from xpushare.common.errors import from_os_error
 from xpushare.common.fds import OwnedFd
+from xpushare.common.loading import logger
 from xpushare.timeline.waiting import readable
 
 __all__ = ["NAP_MAX", "WARN_AFTER", "Awaitable", "Changes", "Patience", "woken_by"]
@@ -209,5 +209,5 @@ def _inotify(folder: Path, events: int) -> OwnedFd | None:
         return system.inotify(folder, events)
     except OSError as error:
         why = error.strerror
-    logging.getLogger("xpushare").info("no inotify to watch %s (%s): looking every %g s", folder, why, NAP_MAX)
+    logger().info("no inotify to watch %s (%s): looking every %g s", folder, why, NAP_MAX)
     return None

@@ -21,7 +21,7 @@ from xpushare.common.elements import (
     extent,
 )
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
-from xpushare.common.sizes import readable
+from xpushare.common.texts import readable
 from xpushare.core import memory
 from xpushare.core import queue as queues
 from xpushare.core.declare import public

@@ -4,7 +4,6 @@ manages the files.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from xpushare.arrays.changes import Awaitable, Changes, Patience
 from xpushare.arrays.keep import keep_by_name
 from xpushare.arrays.passing import passed_on
 from xpushare.arrays.share import shared
-from xpushare.common import html, system
+from xpushare.common import system, texts
 from xpushare.common.errors import (
     ForkError,
     HandleExpiredError,
@@ -29,8 +28,9 @@ from xpushare.common.errors import (
 )
 from xpushare.common.fds import OwnedFd
 from xpushare.common.foreign import skipping
+from xpushare.common.loading import logger
 from xpushare.common.numbers import integer
-from xpushare.common.sizes import readable
+from xpushare.common.texts import readable
 from xpushare.core import event, memory, physical
 from xpushare.core.declare import public
 from xpushare.objects.array import Memory
@@ -333,10 +333,10 @@ class Shares(list[Row]):
             )
             for row in self
         ]  # fmt: skip
-        return html.table(columns, lines)
+        return texts.table(columns, lines)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return html.bundle(self, include, exclude)
+        return texts.bundle(self, include, exclude)
 
 
 def shares() -> Shares:
@@ -835,7 +835,7 @@ def _some_names() -> list[str]:
 
 def _warn(name: str, waited: float) -> None:
     others = ", ".join(_some_names()) or "none"
-    logging.getLogger("xpushare").warning(
+    logger().warning(
         "lookup has waited %.0f s for %r, which nobody has published; published in %s: %s",
         waited,
         name,

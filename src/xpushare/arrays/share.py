@@ -13,6 +13,7 @@ from xpushare.arrays.passing import OWN
 from xpushare.arrays.place import KINDS, Placing
 from xpushare.common.elements import shown
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.common.loading import logger
 from xpushare.common.numbers import integer, seconds
 from xpushare.core import memory
 from xpushare.core.declare import made as tell_made
@@ -178,11 +179,7 @@ def shared(
     placing = _placed(array, read_only, copy, stream, lasting)
     handle = _sealed(placing, count, limit)
     if copy and placing.copied:
-        import logging
-
-        logging.getLogger("xpushare").info(
-            "share copied %d bytes of a private %s", placing.copied, type(array).__name__
-        )
+        logger().info("share copied %d bytes of a private %s", placing.copied, type(array).__name__)
     return handle
 
 

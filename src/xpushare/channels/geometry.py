@@ -16,7 +16,7 @@ from xpushare.common.elements import as_dtype, as_shape, check_dtype, dtype_word
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, OutOfMemoryError, XpuShareError
 from xpushare.common.foreign import printable
 from xpushare.common.numbers import integer
-from xpushare.common.sizes import readable
+from xpushare.common.texts import readable
 from xpushare.core.device import Device
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.sharing import layout

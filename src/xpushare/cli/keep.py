@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from xpushare.cli import misused, seconds
 from xpushare.common.foreign import printable, skipping
-from xpushare.common.sizes import counted, readable
+from xpushare.common.texts import counted, readable
 from xpushare.keeper.process import serve
 from xpushare.sharing import identity, keeping
 

@@ -22,7 +22,7 @@ from xpushare.channels.survey import channels
 from xpushare.cli import pid_argument
 from xpushare.cli.keep import age, kept_lines, kept_rows
 from xpushare.cli.screen import coloured, columns, narrow, table, wrapped
-from xpushare.common.sizes import counted, readable
+from xpushare.common.texts import counted, readable
 from xpushare.sharing.survey import Row, Survey, command_line
 
 __all__ = ["add_arguments", "run"]

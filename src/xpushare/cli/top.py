@@ -26,7 +26,7 @@ from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
 from xpushare.cli import screen as output
 from xpushare.cli import seconds
-from xpushare.common.sizes import counted
+from xpushare.common.texts import counted
 from xpushare.sharing.survey import command_line
 
 __all__ = ["Look", "add_arguments", "look", "run", "tables"]

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 from collections.abc import Generator
 from typing import Final
 
 from xpushare.common.errors import HandleExpiredError, XpuShareError
+from xpushare.common.loading import logger
 
 __all__ = ["printable", "skipping"]
 
@@ -50,4 +50,4 @@ def _warn(text: str) -> None:
         if len(_told) >= _MOST:
             _told.clear()
         _told.add(text)
-        logging.getLogger("xpushare").warning("%s", text)
+        logger().warning("%s", text)

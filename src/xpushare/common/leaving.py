@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import enum
-import logging
 import math
 import os
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 from xpushare.common.errors import XpuShareError
+from xpushare.common.loading import logger
 
 __all__ = ["Notice", "Stage", "at_leave", "leave"]
 
@@ -26,7 +26,6 @@ _LINGER: Final = 10.0  # seconds, for all callbacks together
 _SILENT: Final = 0.5  # seconds after which a wait is reported
 # Runs after multiprocessing's finalisers, which join the feeder threads of queues at priority -5.
 _LAST: Final = -(1 << 30)
-_log: Final = logging.getLogger("xpushare")
 
 
 class Stage(enum.IntEnum):
@@ -53,7 +52,7 @@ class Notice:
         """Report that the exit waits for `what`, a format for `arguments`, for `seconds` more at most."""
         if time.monotonic() >= self._at:
             self._at = math.inf
-            _log.warning(
+            logger().warning(
                 f"process %d waits up to %d s at its exit for {what}. Ctrl-C ends the wait, and XPUSHARE_LINGER says "
                 "how long it may take (0: no wait)",
                 os.getpid(),
@@ -95,7 +94,7 @@ def leave() -> None:
             todo[-1](deadline)
             todo.pop()
         except Exception:
-            _log.exception("at the exit of process %d", os.getpid())
+            logger().exception("at the exit of process %d", os.getpid())
             todo.pop()
         except BaseException:  # Ctrl-C or another signal: the user does not want to wait
             if not deadline:
@@ -122,7 +121,7 @@ def _linger() -> float:
         seconds = math.nan
     if seconds >= 0:
         return min(seconds, threading.TIMEOUT_MAX)
-    _log.warning("XPUSHARE_LINGER is a number of seconds, not %r: %g is used", text, _LINGER)
+    logger().warning("XPUSHARE_LINGER is a number of seconds, not %r: %g is used", text, _LINGER)
     return _LINGER
 
 

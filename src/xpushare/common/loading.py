@@ -1,5 +1,5 @@
-"""Loads the package's own modules at their first use. Until `load` is called, this module imports no other module of
-the package.
+"""Loads the package's own modules, and `logging`, at their first use. Until `load` is called, this module imports no
+other module of the package.
 """
 
 from __future__ import annotations
@@ -7,8 +7,12 @@ from __future__ import annotations
 from _thread import get_ident
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-__all__ = ["load"]
+if TYPE_CHECKING:
+    import logging
+
+__all__ = ["load", "logger"]
 
 _loading: set[int] = set()  # the threads that load a module now
 
@@ -40,3 +44,10 @@ def load(name: str) -> ModuleType:
         ) from None
     finally:
         _loading.discard(me)
+
+
+def logger() -> logging.Logger:
+    """Return the package's logger."""
+    import logging  # slow to import, and rarely needed
+
+    return logging.getLogger("xpushare")

@@ -6,16 +6,17 @@ import errno
 import fcntl
 import operator
 import os
-import select
-import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from xpushare._native import Domain, End, Mapping, OwnedFd, Reservation, check_memfd, mapped, serve
 from xpushare.common.errors import FeatureNotSupportedError, from_os_error
 from xpushare.common.fds import own_fd
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = [
     "Domain",
@@ -143,6 +144,8 @@ def connect(address: bytes | str, timeout: float) -> socket.socket:
 
     If the backlog is full, which a socket with a time-out reports at once, try again until `timeout`.
     """
+    import socket  # slow to import, and rarely needed
+
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     with End(lambda: connection.close()):  # the one that the name means then
         if connection.fileno() <= 2:  # stdio is closed: a `print` would write into the connection
@@ -167,6 +170,8 @@ def send(connection: socket.socket, message: bytes) -> None:
 
 def receive(connection: socket.socket, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
     """Receive one packet and the file descriptors that it carries, within the connection's time-out."""
+    import select  # as `socket`
+
     timeout = connection.gettimeout()
     readable = select.poll()
     readable.register(connection, select.POLLIN)

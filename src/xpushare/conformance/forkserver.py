@@ -29,7 +29,7 @@ __all__ = ["Forkserver", "die_with", "run"]
 IMPORTS: Final = (
     "encodings.ascii", "hashlib", "importlib.util", "pkgutil", "numpy", "xpushare.ipc", "xpushare.arrays.attach",
     "xpushare.arrays.consumers", "xpushare.arrays.share", "xpushare.objects.event", "xpushare.objects.physical_memory",
-    "xpushare.objects.queue", "xpushare.sharing.routes.attachment",
+    "xpushare.objects.queue", "xpushare.sharing.routes.pidfd",
 )  # fmt: skip
 _PR_SET_PDEATHSIG: Final = 1
 _MESSAGE: Final = 1 << 12  # bytes, far more than any message has

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, final
 
 from xpushare import adapters
 from xpushare.adapters.vendor import UR_BACKENDS, Vendor
-from xpushare.common import html
+from xpushare.common import texts
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 
@@ -303,14 +303,14 @@ class Device:
 
     def _repr_html_(self) -> str:
         if hasattr(self, "_unread"):
-            return html.facts("Device", {"state": f"not visible here: {self._unread}"})
+            return texts.facts("Device", {"state": f"not visible here: {self._unread}"})
         said = {
             "name": self.name, "type": self.type, "driver": self.driver_version, "uuid": self.uuid,
         }  # fmt: skip
-        return html.facts(f"Device {self}", said)
+        return texts.facts(f"Device {self}", said)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return html.bundle(self, include, exclude)
+        return texts.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         if hasattr(self, "_unread"):

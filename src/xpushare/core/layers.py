@@ -5,12 +5,12 @@ and `xpushare.ur`. A layer that is off adds no wrapper and costs nothing.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare.common.errors import InvalidArgumentError
+from xpushare.common.loading import logger
 from xpushare.core.declare import (
     CALLS,
     OPERATIONS,
@@ -44,7 +44,6 @@ _CHECKS: Final = {
 }
 TRACING: Final = "UR_LAYER_TRACING"
 LAYERS: Final = (*_CHECKS, TRACING)
-_log: Final = logging.getLogger("xpushare")
 TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`; tracing then writes files there and no text
 
 
@@ -164,6 +163,6 @@ def from_environment() -> None:
     """Switch on the layers that `UR_ENABLE_LAYERS` names, when the package is imported."""
     names = {name.strip() for name in os.environ.get("UR_ENABLE_LAYERS", "").split(",")} - {""}
     for name in sorted(names.difference(LAYERS)):
-        _log.warning("UR_ENABLE_LAYERS: there is no layer %r here; they are %s", name, ", ".join(LAYERS))
+        logger().warning("UR_ENABLE_LAYERS: there is no layer %r here; they are %s", name, ", ".join(LAYERS))
     if names & set(LAYERS):
         enable_layers(*names.intersection(LAYERS))

@@ -4,7 +4,6 @@ be opened.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -27,7 +26,8 @@ from xpushare.common.errors import (
     Unread,
 )
 from xpushare.common.leaving import Notice, Stage, at_leave
-from xpushare.common.sizes import counted, readable
+from xpushare.common.loading import logger
+from xpushare.common.texts import counted, readable
 from xpushare.core.device import Device
 from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
@@ -53,7 +53,6 @@ __all__ = [
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
 _NANOSECONDS: Final = 1_000_000_000
-_log: Final = logging.getLogger("xpushare")
 _warned: Final[WeakSet[object]] = WeakSet()  # objects that cannot be exported again; guarded by `Pickled.lock`
 
 
@@ -324,7 +323,7 @@ def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled |
     except (FeatureNotSupportedError, InvalidArgumentError, DeviceError) as error:
         if source not in _warned:
             _warned.add(source)
-            _log.warning(
+            logger().warning(
                 "the process that exported %r is gone, and it cannot be exported from here: %s; its pickle "
                 "carries the original handle, which has expired",
                 source,
@@ -359,7 +358,7 @@ def wait_for_all(deadline: float) -> None:
         time.sleep(min(pause, left))
         pause = min(pause * 2, 0.02)
     if waiting and deadline:  # after Ctrl-C the deadline is 0
-        _log.warning(
+        logger().warning(
             "process %d exits before all of its pickles have been opened (XPUSHARE_LINGER): the memory of the others "
             "goes with it",
             os.getpid(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ from xpushare.common.errors import (
     PeerLostError,
 )
 from xpushare.common.leaving import Stage, at_leave
+from xpushare.common.loading import logger
 from xpushare.core.declare import operation
 from xpushare.core.device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
 from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving, timeout_argument
@@ -46,7 +46,6 @@ __all__ = [
 
 
 _PAUSE: Final = 1e-3  # seconds between checks of queues that have to finish
-_log: Final = logging.getLogger("xpushare")
 
 
 class _Queues:
@@ -94,7 +93,7 @@ def _finish(deadline: float) -> None:
         found = {id(queue): queue.unfinished() for queue in _queues.all()}
         if any(map(_goes_on, found.values())):
             if time.monotonic() >= deadline:
-                _log.warning("process %d exits before its queues have finished (XPUSHARE_LINGER)", os.getpid())
+                logger().warning("process %d exits before its queues have finished (XPUSHARE_LINGER)", os.getpid())
                 return
             before = None
             time.sleep(_PAUSE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, final
 
 from xpushare import _native, adapters
 from xpushare._native import ArrayState, BufferBase, End, Leaves, Span, dlpack_capsule
-from xpushare.common import html
+from xpushare.common import texts
 from xpushare.common.elements import (
     as_dtype,
     as_shape,
@@ -27,7 +27,7 @@ from xpushare.common.elements import (
 )
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 from xpushare.common.numbers import integer
-from xpushare.common.sizes import readable
+from xpushare.common.texts import readable
 from xpushare.core import memory as core
 from xpushare.core.declare import closing, made, watchers
 from xpushare.core.device import adapter_of, dlpack_of, info_of
@@ -629,17 +629,17 @@ class SharedArray(ArrayState, Holder[Range]):
         found: Range | None = self._held
         why = why_unusable(found)
         if found is None or why:
-            return html.facts("SharedArray", {"state": why})
+            return texts.facts("SharedArray", {"state": why})
         said = {
             "shape": self.shape, "dtype": dtype_words(self._dtype), "size": readable(self.nbytes),
             "device": found.device,
             "imported": "yes" if found.handle is not None else None,
             "read-only": "yes" if found.views_read_only else None,
         }  # fmt: skip
-        return html.facts("SharedArray", said)
+        return texts.facts("SharedArray", said)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return html.bundle(self, include, exclude)
+        return texts.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         found: Range | None = self._held

@@ -12,10 +12,10 @@ from xpushare import _native
 from xpushare._native import (
     MessageState,
 )
-from xpushare.common import html
+from xpushare.common import texts
 from xpushare.common.elements import dtype_words, expect_numpy
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
-from xpushare.common.sizes import counted, readable
+from xpushare.common.texts import counted, readable
 from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable, advise
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
@@ -234,7 +234,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     def _repr_html_(self) -> str:
         unread = self._unread
         if unread is not None:
-            return html.facts("ArrayHandle", {"state": unread})
+            return texts.facts("ArrayHandle", {"state": unread})
         first = self.handles[0]
         said: dict[str, Any] = {
             "exporter": f"pid {fields_of(first).pid}", "backend": first.backend,
@@ -253,10 +253,10 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
                 said = {"shape": self.shape, "dtype": dtype, "size": readable(self.nbytes), **said}
         except XpuShareError as error:
             said["state"] = error
-        return html.facts("ArrayHandle", said)
+        return texts.facts("ArrayHandle", said)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return html.bundle(self, include, exclude)
+        return texts.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         unread = self._unread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,6 +63,8 @@ def text_of(dtypes: Sequence[Any], tree: Any) -> bytes:
         known = _texts.get(id(dtype))
         if known is not None:
             return known[1]
+    import json  # slow to import
+
     described = [[describe_dtype(each), each.itemsize] for each in dtypes]
     text = json.dumps([described, tree], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     if tree is ONE_ARRAY:
@@ -93,6 +94,8 @@ def content_of(message: MessageState) -> Content:
 
 def read_text(text: bytes) -> Content:
     """Return the content that a text made by `text_of` describes. Raises `InvalidHandleError` for any other text."""
+    import json  # slow to import
+
     try:
         found: Any = json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:

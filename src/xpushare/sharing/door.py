@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import _socket  # `socket` and `random` are slow to import
 import contextlib
 import os
-import random
-import socket
 import time
 from collections.abc import Generator
 from typing import Final
@@ -27,14 +26,14 @@ _LONGEST: Final = 58  # the longest path of a folder whose sockets still have na
 @contextlib.contextmanager
 def _folder() -> Generator[str | None]:
     """Yield the runtime folder under a name that is short enough for a socket address, or None if there is none."""
-    chosen = identity.chosen_dir()
+    chosen = identity.chosen_path()
     try:
         identity.check_folder(chosen)
     except (OSError, InvalidArgumentError):
         yield None
         return
     if len(os.fsencode(chosen)) <= _LONGEST:
-        yield str(chosen)
+        yield chosen
         return
     try:
         fd = own_fd(os.open, chosen, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -99,7 +98,8 @@ def _clean(folder: str) -> None:
         names = [name for name in os.listdir(folder) if name.startswith((_PREFIX, _NEW))]
     except OSError:
         return
-    for name in random.sample(names, min(len(names), _TRIES)):
+    first = int.from_bytes(os.urandom(4)) % max(len(names), 1)
+    for name in (names[first:] + names[:first])[:_TRIES]:
         with contextlib.suppress(OSError):
             if _abandoned(name) if name.startswith(_NEW) else _dead(f"{folder}/{name}"):
                 os.unlink(f"{folder}/{name}")
@@ -115,9 +115,11 @@ def _abandoned(name: str) -> bool:
 
 
 def _dead(file: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(file)
-        except ConnectionRefusedError:
-            return True
+    probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_NONBLOCK)
+    try:
+        probe.connect(file)
+    except ConnectionRefusedError:
+        return True
+    finally:
+        probe.close()
     return False

@@ -21,9 +21,9 @@ from xpushare._native import (
     HandleState,
     fields_of,
 )
-from xpushare.common import html
+from xpushare.common import texts
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
-from xpushare.common.sizes import readable
+from xpushare.common.texts import readable
 from xpushare.sharing import identity
 from xpushare.sharing.layout import KINDS
 from xpushare.sharing.refusals import OF_ARRAY, flaw_of
@@ -252,16 +252,16 @@ class Handle(HandleState, Named):
     def _repr_html_(self) -> str:
         unread = self._unread
         if unread is not None:
-            return html.facts("Handle", {"state": unread})
+            return texts.facts("Handle", {"state": unread})
         size = None if self.kind == "event" else readable(self.nbytes)
         said = {
             "kind": self.kind, "size": size, "backend": self.backend, "device": self.device_uuid,
             "exporter": f"pid {fields_of(self).pid}", "read-only": "yes" if self.read_only else None,
         }  # fmt: skip
-        return html.facts("Handle", said)
+        return texts.facts("Handle", said)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return html.bundle(self, include, exclude)
+        return texts.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         unread = self._unread

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from xpushare._native import CONSTANTS, Seal
 from xpushare._native import read_key as native_key
 from xpushare.common.errors import InvalidArgumentError, XpuShareError, from_os_error
 from xpushare.common.fds import own_fd
+from xpushare.common.loading import logger
 from xpushare.common.system import boot_id
+
+if TYPE_CHECKING:
+    from pathlib import Path  # slow to import: in here, paths are strings
 
 __all__ = [
     "KEY_NBYTES",
@@ -23,6 +25,7 @@ __all__ = [
     "boot_id",
     "check_folder",
     "chosen_dir",
+    "chosen_path",
     "folder_in",
     "namespace",
     "new_dir",
@@ -37,7 +40,6 @@ KEY_NBYTES: Final = CONSTANTS["KEY_NBYTES"]
 _TRIES: Final = 20  # to make a folder that others remove at the same time
 
 _lock = threading.RLock()  # re-entrant, for signal handlers
-_log: Final = logging.getLogger("xpushare")
 _place: _Place | None = None
 _restorers: Final[list[Callable[[], object]]] = []
 removals = 0  # how often the runtime folder was removed while this process used it
@@ -68,12 +70,12 @@ class _Place:
 
     __slots__ = ("folder", "folder_mark", "key", "key_mark", "told")
 
-    def __init__(self, key: bytes, folder: Path | None) -> None:
+    def __init__(self, key: bytes, folder: str | None) -> None:
         self.key = key
         self.folder = folder  # None until it is needed, if XPUSHARE_KEY_FILE names the key
         self.folder_mark: _Mark = ()
         self.key_mark: _Mark = ()  # empty if XPUSHARE_KEY_FILE names the key
-        self.told: Path | None = None  # the other folder that a warning has named
+        self.told: str | None = None  # the other folder that a warning has named
         if folder is not None:
             self.mark()
 
@@ -81,20 +83,20 @@ class _Place:
         """Remember the folder and its key as they are now."""
         assert self.folder is not None
         self.folder_mark = _mark(self.folder)[:2]
-        self.key_mark = () if _key_file() else _mark(self.folder / "key")
+        self.key_mark = () if _key_file() else _mark(f"{self.folder}/key")
 
     def stands(self, found: os.stat_result) -> bool:
         """Return whether the folder, which looks like `found`, and its key are those that were chosen."""
         assert self.folder is not None
         if self.folder_mark != (found.st_dev, found.st_ino):
             return False
-        return not self.key_mark or self.key_mark == _mark(self.folder / "key")
+        return not self.key_mark or self.key_mark == _mark(f"{self.folder}/key")
 
 
-def _mark(path: Path) -> _Mark:
+def _mark(path: str) -> _Mark:
     """Return numbers that change if the file is replaced. Returns (0,) if there is none."""
     try:
-        found = path.lstat()
+        found = os.lstat(path)
     except OSError:
         return (0,)
     return found.st_dev, found.st_ino, found.st_ctime_ns
@@ -104,37 +106,59 @@ def _key_file() -> str | None:
     return os.environ.get("XPUSHARE_KEY_FILE")
 
 
+def _as_path(text: str) -> Path:
+    from pathlib import Path
+
+    return Path(text)
+
+
 def chosen_dir() -> Path:
     """Return the folder that `runtime_dir` uses. It may not exist yet."""
-    return new_dir() if _place is None or _place.folder is None else _place.folder
+    return _as_path(chosen_path())
+
+
+def chosen_path() -> str:
+    """Return `chosen_dir` as a string."""
+    return _new_path() if _place is None or _place.folder is None else _place.folder
 
 
 def new_dir() -> Path:
-    """Return the folder that a process uses that starts now. It may not exist yet.
+    """Return the folder that a process uses that starts now. It may not exist yet."""
+    return _as_path(_new_path())
+
+
+def _explicit() -> str | None:
+    """Return `XPUSHARE_RUNTIME_DIR` without slashes at its end."""
+    found = os.environ.get("XPUSHARE_RUNTIME_DIR")
+    return found and (found.rstrip("/") or "/")
+
+
+def _new_path() -> str:
+    """Return `new_dir` as a string.
 
     If processes still use the folder in the temporary folder, because they were started before the user's login made
     another one, new processes join them there.
     """
-    if explicit := os.environ.get("XPUSHARE_RUNTIME_DIR"):
-        return Path(explicit)
+    if explicit := _explicit():
+        return explicit
     first, *others = _candidates()
     for other in others:
-        if not (first / "key").exists() and (other / "key").exists() and _lived_in(other):
+        if not os.path.exists(f"{first}/key") and os.path.exists(f"{other}/key") and _lived_in(other):
             return other
     return first
 
 
-def _candidates() -> Iterator[Path]:
+def _candidates() -> Iterator[str]:
     """Yield the runtime folders that this user may have, the best one first."""
     uid = os.geteuid()
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"):
         if parent and os.path.isdir(parent) and os.stat(parent).st_uid == uid:
-            yield Path(parent, "xpushare")
+            yield os.path.join(parent, "xpushare")
             break
-    yield Path(_temporary_dir(), f"xpushare-{uid}")
+    yield os.path.join(_temporary_dir(), f"xpushare-{uid}")
 
 
-def _lived_in(folder: Path) -> bool:
+def _lived_in(folder: str) -> bool:
     """Return whether a living process listens at a socket in the folder, which has to be this user's alone."""
     import socket  # slow to import, and rarely needed
 
@@ -183,10 +207,10 @@ def runtime_dir() -> Path:
     folder = place.folder
     if folder is None:
         with _lock:
-            folder = place.folder = _made(new_dir())
+            folder = place.folder = _made(_new_path())
             place.mark()
     try:
-        found = folder.lstat()
+        found = os.lstat(folder)
     except OSError:
         found = None
     if found is None or not place.stands(found):
@@ -199,7 +223,7 @@ def runtime_dir() -> Path:
     else:
         _check_folder(folder, found)
     _compare(place, folder)
-    return folder
+    return _as_path(folder)
 
 
 def folder_in(name: str) -> tuple[Path, bool]:
@@ -211,24 +235,24 @@ def folder_in(name: str) -> tuple[Path, bool]:
     def make() -> None:
         folder = runtime_dir() / name
         try:
-            made = _mkdir(folder)
+            made = _mkdir(str(folder))
         except OSError as error:
             raise from_os_error(error, f"making {folder}") from error
         check_folder(folder)
         found.append((folder, made))
 
-    _unless_removed(chosen_dir() / name, make)
+    _unless_removed(f"{chosen_path()}/{name}", make)
     return found[0]
 
 
-def _unless_removed(path: Path, make: Callable[[], object]) -> None:
+def _unless_removed(path: str, make: Callable[[], object]) -> None:
     """Call `make`, and again if it fails because somebody has removed `path` meanwhile."""
     for left in reversed(range(_TRIES)):
         try:
             make()
             return
         except (OSError, XpuShareError):
-            if not left or os.path.lexists(path) or not os.path.isdir(chosen_dir().parent):
+            if not left or os.path.lexists(path) or not os.path.isdir(os.path.dirname(chosen_path()) or "."):
                 raise
 
 
@@ -239,16 +263,16 @@ def at_removal(restore: Callable[[], object]) -> None:
     _restorers.append(restore)
 
 
-def _mkdir(path: Path) -> bool:
+def _mkdir(path: str) -> bool:
     """Make a folder that only this user can enter. Returns False if there is something at that path."""
     try:
-        path.mkdir(mode=0o700)
+        os.mkdir(path, 0o700)
     except FileExistsError:
         return False
     return True
 
 
-def _made(path: Path) -> Path:
+def _made(path: str) -> str:
     try:
         _mkdir(path)
     except OSError as error:
@@ -259,7 +283,7 @@ def _made(path: Path) -> Path:
     return path
 
 
-def _restore(place: _Place, folder: Path) -> None:
+def _restore(place: _Place, folder: str) -> None:
     """Make the folder and its key again if they were removed. The caller holds the lock."""
     global removals
     try:
@@ -271,11 +295,11 @@ def _restore(place: _Place, folder: Path) -> None:
             "it. Restart this process, or set XPUSHARE_RUNTIME_DIR to a folder that stays",
             native=error.errno,
         ) from error
-    found = folder.lstat()
+    found = os.lstat(folder)
     _check_folder(folder, found)
     made = made or place.folder_mark != (found.st_dev, found.st_ino)
     if place.key_mark:
-        key = folder / "key"
+        key = f"{folder}/key"
         if not os.path.lexists(key):
             _make_key(key, place.key)
             made = True
@@ -288,7 +312,7 @@ def _restore(place: _Place, folder: Path) -> None:
     place.mark()
     if made:
         removals += 1
-        _log.warning(
+        logger().warning(
             "the runtime folder %s was removed while process %d runs. This process makes it again with the same key, "
             "and its names, locks and channels in it. Other processes do so at their next call. /run/user/UID goes "
             "with the user's last session unless `loginctl enable-linger` keeps it; XPUSHARE_RUNTIME_DIR names a "
@@ -298,14 +322,14 @@ def _restore(place: _Place, folder: Path) -> None:
         )
 
 
-def _compare(place: _Place, folder: Path) -> None:
+def _compare(place: _Place, folder: str) -> None:
     """Warn once if other processes use another folder than this one, which stays with its own."""
-    explicit = os.environ.get("XPUSHARE_RUNTIME_DIR")
-    now = Path(explicit) if explicit else next(_candidates())
-    if now in (folder, place.told) or not (explicit or (now / "key").exists()):
+    explicit = _explicit()
+    now = explicit or next(_candidates())
+    if now in (folder, place.told) or not (explicit or os.path.exists(f"{now}/key")):
         return
     place.told = now
-    _log.warning(
+    logger().warning(
         "process %d has used the runtime folder %s since its start, and stays with it. Processes that use %s find none "
         "of its names, and make locks and channels of their own. Set XPUSHARE_RUNTIME_DIR to one folder before any of "
         "them starts, and restart this process",
@@ -315,12 +339,12 @@ def _compare(place: _Place, folder: Path) -> None:
     )
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: str | Path) -> None:
     """Raise `InvalidArgumentError` unless `path` is a folder (no link) that only this user can enter."""
-    _check_folder(path, path.lstat())
+    _check_folder(path, os.lstat(path))
 
 
-def _check_folder(path: Path, found: os.stat_result) -> None:
+def _check_folder(path: str | Path, found: os.stat_result) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise InvalidArgumentError(f"the runtime folder {path} is not a folder")
     if found.st_uid != os.geteuid():
@@ -361,11 +385,11 @@ def _chosen() -> _Place:
 
 def _choose() -> _Place:
     if explicit := _key_file():
-        return _Place(read_key(Path(explicit)), None)
-    folder = _made(new_dir())
-    path = folder / "key"
+        return _Place(read_key(explicit), None)
+    folder = _made(_new_path())
+    path = f"{folder}/key"
     try:
-        path.lstat()
+        os.lstat(path)
     except FileNotFoundError:
         left = _left_behind(folder)  # before there is a key: processes that read it remove files of their own
         if _make_key(path) and left:
@@ -375,15 +399,15 @@ def _choose() -> _Place:
     return _Place(read_key(path), folder)
 
 
-def _left_behind(folder: Path) -> list[str]:
+def _left_behind(folder: str) -> list[str]:
     """Return the ids of the living processes that use a runtime folder that was removed, or this one, whose key was."""
     places = tuple(f"{each}/" for each in {folder, *_candidates()})
     pids = [pid for pid in os.listdir("/proc") if pid.isdecimal()] if os.path.isdir("/proc") else []
     return [pid for pid in pids if any(_files_in(pid, folder, places))]
 
 
-def _tell_left_behind(folder: Path, left: list[str]) -> None:
-    _log.warning(
+def _tell_left_behind(folder: str, left: list[str]) -> None:
+    logger().warning(
         "process %d has made a new key in %s, since the runtime folder was removed while other processes use it: "
         "%s. Their names are not found any more, and a lock or channel of theirs and one that is made now under "
         "the same name are two. Restart them",
@@ -393,7 +417,7 @@ def _tell_left_behind(folder: Path, left: list[str]) -> None:
     )
 
 
-def _files_in(pid: str, folder: Path, places: tuple[str, ...]) -> Iterator[str]:
+def _files_in(pid: str, folder: str, places: tuple[str, ...]) -> Iterator[str]:
     """Yield the files of names, channels and locks in the folder that a process of this user has open, and the removed
     files in any of the places.
     """
@@ -420,7 +444,7 @@ def sealing() -> Seal:
     return seal
 
 
-def _make_key(path: Path, key: bytes | None = None) -> bool:
+def _make_key(path: str, key: bytes | None = None) -> bool:
     """Make the file of a key, by default of a new one. Returns False if there is one by now."""
     # Write another file and link it. So everybody sees no file or a whole one, and one of two makers wins.
     try:
@@ -441,7 +465,7 @@ def _make_key(path: Path, key: bytes | None = None) -> bool:
     return True
 
 
-def read_key(path: Path) -> bytes:
+def read_key(path: str | Path) -> bytes:
     """Read the key from that file. Raises `InvalidArgumentError` as `user_key` does."""
     code, detail, key = native_key(str(path))
     if code == CONSTANTS["KEY_UNREADABLE"]:

@@ -14,7 +14,6 @@ its bytes, `trim`, and a forked child that starts with nothing.
 
 from __future__ import annotations
 
-import logging
 import math
 import resource
 import threading
@@ -31,13 +30,13 @@ from xpushare import _native
 from xpushare._native import End, Lease
 from xpushare.common import settings
 from xpushare.common.errors import XpuShareError
+from xpushare.common.loading import logger
 
 __all__ = ["HOST", "Cache", "Idle", "Room", "Uses", "on_trim"]
 
 SECONDS: Final = 2.0  # seconds for which memory of a device is cached by default (`XPUSHARE_KEEP_SECONDS`)
 _MOST: Final = 8192  # mappings: a model's tensors in torch's own allocator are thousands of allocations
 _DESCRIPTORS: Final = 1024
-_log: Final = logging.getLogger("xpushare")
 _HOST_MOST: Final = 64  # as many as the native part keeps
 _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
@@ -368,7 +367,7 @@ class Idle:
                     self.give_up(lambda item: item.room is room)
         except Exception:  # a driver failed: without checks, nothing may stay cached
             if not self._ended:
-                _log.exception("releasing cached mappings failed")
+                logger().exception("releasing cached mappings failed")
             self.give_up()
         with self.lock:
             room.looked_after = False  # first, since the garbage collector may add imports at any moment

@@ -20,7 +20,6 @@ import contextlib
 import errno
 import fcntl
 import itertools
-import logging
 import os
 import re
 import stat
@@ -43,6 +42,7 @@ from xpushare.common.errors import (
 )
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.common.leaving import Stage, at_leave
+from xpushare.common.loading import logger
 from xpushare.sharing import identity, keeping, locked_files
 from xpushare.sharing.handle import NAME_LENGTH_MAX
 from xpushare.sharing.locked_files import TEMPORARY, inode_at, inode_of, temporary_in
@@ -171,7 +171,6 @@ class Published:
 
 names: dict[str, Published] = {}
 _removals = 0  # how many of `identity.removals` are known here
-_log: Final = logging.getLogger("xpushare")
 _highest = 0  # the highest version that this process has published
 _unsettled: list[Published] = []  # of running calls, and of interrupted ones, whose versions are ended later
 _ended: list[Published] = []  # at the end of the process, which ends their exports: they do not count as lost
@@ -402,7 +401,7 @@ def _publish_again(folder: Path) -> None:
             try:
                 _claim(own, False)
             except (OSError, XpuShareError) as error:
-                _log.warning("%r was published by this process until its file was removed: %s", name, error)
+                logger().warning("%r was published by this process until its file was removed: %s", name, error)
                 names.pop(name, None)
                 own.end()
             finally:

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from xpushare._native import (
@@ -75,7 +74,8 @@ def why_blocked(call: str, number: int) -> Blocked:
     if number == errno.ENOSYS:
         return Blocked("this kernel is older than Linux 5.6, or seccomp hides the call")
     try:
-        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="utf-8") as file:
+            scope = file.read().strip()
     except OSError:
         scope = "0"
     yama = (

@@ -26,7 +26,8 @@ from xpushare.common.errors import (
     doing,
     from_os_error,
 )
-from xpushare.common.sizes import readable
+from xpushare.common.loading import logger
+from xpushare.common.texts import readable
 from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Fields, Handle, fields_of, pack
 
@@ -593,9 +594,7 @@ class Table:
             tell = not self._lost_told and len(self._lost) >= _LOST_MANY
             self._lost_told = self._lost_told or tell
         if tell:
-            import logging
-
-            logging.getLogger("xpushare").warning(
+            logger().warning(
                 "%d exports of xs.share are held although nobody can close them any more: share with opens= or ttl=, "
                 "or keep the handle and close it. -W default::ResourceWarning -X tracemalloc shows where each was made",
                 _LOST_MANY,

@@ -9,7 +9,7 @@ from typing import Final
 from xpushare import _native
 from xpushare.adapters.vendor import Check
 from xpushare.common.errors import DeviceError, XpuShareError
-from xpushare.common.sizes import counted
+from xpushare.common.texts import counted
 from xpushare.sharing import keeping
 from xpushare.sharing.locked_files import open_file
 

@@ -8,17 +8,41 @@ descriptors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from xpushare._native import PeerTable
+from xpushare import _native
+from xpushare._native import Domain, Mapping, PeerTable, Refusal
 from xpushare.common.errors import RouteError, XpuShareError
 from xpushare.common.fds import OwnedFd, close_all
+from xpushare.common.loading import load
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.routes import pidfd, socket
-from xpushare.sharing.routes.attachment import Blocked, Fetched, Met, Wanted
+from xpushare.sharing.refusals import Blocked, error_of
 
-__all__ = ["Blocked", "Met", "Wanted", "fetch", "meet", "routes", "use_only"]
+__all__ = ["Blocked", "Fetched", "Met", "Wanted", "fetch", "meet", "met", "routes", "use_only"]
+
+
+class Wanted(NamedTuple):
+    """A request for the `fd_count` descriptors of a handle's entry."""
+
+    handle: Handle
+    fd_count: int
+
+
+Fetched: TypeAlias = list[OwnedFd] | Blocked | XpuShareError
+
+
+class Met(NamedTuple):
+    """An exporter that this process is attached to. Its table of exports is mapped, and this process has joined its
+    commons, the memory that the exporter and its importers write.
+    """
+
+    mapping: Mapping
+    domain: Domain
+    table: OwnedFd  # stays open with the rest, so that `xpushare ls` finds what a dead exporter left here
+    direct: bool
+    pidfd: OwnedFd | None
 
 
 class Route(Protocol):
@@ -30,18 +54,24 @@ class Route(Protocol):
     def fetch(self, peer: PeerTable, wanted: Sequence[Wanted]) -> list[Fetched]: ...
 
 
-_known: tuple[Route, ...] = (pidfd, socket)
+_known: tuple[str, ...] = ("pidfd", "socket")  # the modules
 
 
-def routes() -> tuple[Route, ...]:
-    """Return the routes that this process tries."""
-    return _known
+@cache
+def _route(module: str) -> Route:
+    found: Any = load(f"{__name__}.{module}")
+    return found
+
+
+def routes() -> Iterator[Route]:
+    """Yield the routes that this process tries. A route is loaded once those before it are blocked."""
+    return map(_route, _known)
 
 
 def use_only(name: str) -> None:
     """Make this process try only the route of that name, to find out whether it works."""
     global _known
-    _known = tuple(route for route in routes() if route.name == name)
+    _known = tuple(module for module in _known if _route(module).name == name)
 
 
 def _refused(handle: Handle, reasons: list[str]) -> RouteError:
@@ -51,6 +81,18 @@ def _refused(handle: Handle, reasons: list[str]) -> RouteError:
         f"no way to the objects of process {fields.pid}:{listed}\n(`xpushare doctor` tries each way on this machine)",
         reasons=tuple(reasons),
     )
+
+
+def met(handle: Handle, *fds: OwnedFd) -> Met:
+    """Attach to the exporter of `handle`, by pidfd_getfd or by these descriptors: those of its table, its commons and
+    its bell, and its pidfd if there is one. Raises the error with the reason if a step fails or a value is wrong.
+    """
+    fields = fields_of(handle)
+    found = _native.meet(fields, *fds)
+    if isinstance(found, Refusal):
+        raise error_of(found, fields)
+    mapping, domain, table, pidfd = found
+    return Met(mapping, domain, table, not fds, pidfd)
 
 
 def meet(handle: Handle) -> Met:

@@ -8,7 +8,7 @@ from xpushare._native import PeerTable, Refusal
 from xpushare.sharing import identity
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.refusals import error_of
-from xpushare.sharing.routes.attachment import Blocked, Fetched, Met, Wanted, met
+from xpushare.sharing.routes import Blocked, Fetched, Met, Wanted, met
 
 __all__ = ["fetch", "meet", "name"]
 

@@ -23,7 +23,7 @@ from xpushare.common.errors import (
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.routes.attachment import Blocked, Fetched, Met, Wanted, met
+from xpushare.sharing.routes import Blocked, Fetched, Met, Wanted, met
 
 __all__ = ["fetch", "meet", "name"]
 
