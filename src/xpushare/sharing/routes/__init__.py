@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from xpushare import _native
 from xpushare._native import Domain, Mapping, PeerTable, Refusal
@@ -59,8 +59,7 @@ _known: tuple[str, ...] = ("pidfd", "socket")  # the modules
 
 @cache
 def _route(module: str) -> Route:
-    found: Any = load(f"{__name__}.{module}")
-    return found
+    return cast("Route", load(f"{__name__}.{module}"))
 
 
 def routes() -> Iterator[Route]:
