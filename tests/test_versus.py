@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import xpushare
+from xpushare.sharing.layout import wrong_version
 
 PACKAGE = Path(xpushare.__file__).parent
 TREES = "--seed", "50", "--trees", "10"  # one of them is attached with `only=`, and is no tree
@@ -36,3 +38,20 @@ def test_one_text_of_an_error_differs(copied: Path) -> None:
     assert found.returncode == 1, found.stderr
     assert "only= chooses arrays in a tree" in found.stdout
     assert "only= chooses arrays of a tree" in found.stdout
+
+
+@pytest.mark.exhaustive
+def test_a_text_that_no_tree_shows(copied: Path) -> None:
+    same = versus(copied, "faces")
+    assert (same.returncode, same.stdout[-13:]) == (0, " 0 different\n"), same.stdout
+    advice = copied / "xpushare" / "__init__.py"
+    advice.write_text(advice.read_text().replace("fill a NumPy view", "fill a view"))
+    found = versus(copied, "faces", "--shown", "9")
+    assert found.returncode == 1, found.stderr
+    assert " 4 different\n" in found.stdout, found.stdout  # two texts each are not in the other
+
+
+def test_another_version_is_told_apart() -> None:
+    refused = runpy.run_path(str(VERSUS))["ANOTHER_VERSION"]
+    assert refused.search(str(wrong_version("the table", 4, 5)))
+    assert not refused.search("HandleExpiredError: the handle has expired")
