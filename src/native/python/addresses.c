@@ -13,31 +13,28 @@ typedef struct {
     size_t looked; /* where `add` has looked for dead allocations */
 } xp_addresses;
 
-static int traverse(PyObject *object, visitproc visit, void *arg)
+static int visit_places(PyObject *object, visitproc visit, void *arg)
 {
     const xp_addresses *self = (const xp_addresses *)object;
-    Py_VISIT(Py_TYPE(object));
     for (size_t i = 0; i < self->count; i++)
         Py_VISIT(self->places[i].reference);
     return 0;
 }
 
-static void dealloc(PyObject *object)
+static void release_places(PyObject *object)
 {
     xp_addresses *self = (xp_addresses *)object;
-    PyObject_GC_UnTrack(object);
     for (size_t i = 0; i < self->count; i++)
         Py_DECREF(self->places[i].reference);
     PyMem_Free(self->places);
-    xp_free(object);
 }
+
+XP_LIFE(addresses, .visit = visit_places, .end = release_places)
 
 static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs))) {
-        PyErr_SetString(PyExc_TypeError, "AddressMap() takes no arguments");
-        return NULL;
-    }
+    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs)))
+        return xp_refuse(PyExc_TypeError, "AddressMap() takes no arguments");
     return PyType_GenericAlloc(type, 0);
 }
 
@@ -226,17 +223,10 @@ static PyObject *addresses_sizeof(PyObject *object, PyObject *Py_UNUSED(none))
     return PyLong_FromSize_t(sizeof(xp_addresses) + ((const xp_addresses *)object)->room * sizeof(place));
 }
 
-static PyMethodDef methods[] = {
-    {"add", addresses_add, METH_O, NULL},
-    {"find", addresses_find, METH_O, NULL},
-    {"all", addresses_all, METH_NOARGS, NULL},
-    {"__sizeof__", addresses_sizeof, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot slots[] = {
-    {Py_tp_new, new}, {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse}, {Py_tp_methods, methods}, {0, NULL},
-};
-static PyType_Spec spec = {"xpushare._native.AddressMap", sizeof(xp_addresses), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+XP_TYPE(spec, "AddressMap", xp_addresses, XP_WITH_GC, {Py_tp_new, new}, XP_LIFE_SLOTS(addresses),
+        XP_METHODS({"add", addresses_add, METH_O, NULL},
+                   {"find", addresses_find, METH_O, NULL},
+                   {"all", addresses_all, METH_NOARGS, NULL},
+                   {"__sizeof__", addresses_sizeof, METH_NOARGS, NULL}))
 
-int xp_init_addresses(PyObject *module) { return xp_keep_type(module, &spec, &xp_types_of(module)->addresses); }
+XP_PART(addresses, NULL, XP_KEEP(spec, addresses))

@@ -27,21 +27,12 @@ static PyObject *object_give_up(PyObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyMethodDef object_methods[] = {
-    {"_hold", XP_FAST(object_hold), METH_FASTCALL, NULL}, {"_give_up", object_give_up, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyGetSetDef object_fields[] = {
-    XP_OBJECT("_held", xp_object_state, held), {"_usable", object_usable, NULL, NULL, NULL},
-    XP_ANY_OBJECT("_exports", xp_object_state, exports), {NULL, NULL, NULL, NULL, NULL},
-};
-static PyMemberDef object_members[] = {XP_WEAKREFS(xp_object_state), {NULL, 0, 0, 0, NULL}};
-static PyType_Slot object_slots[] = {
-    XP_LIFE_SLOTS(object), {Py_tp_members, object_members}, {Py_tp_getset, object_fields},
-    {Py_tp_methods, object_methods}, {0, NULL},
-};
-static PyType_Spec object_spec = {"xpushare._native.ObjectBase", sizeof(xp_object_state), 0,
-                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE, object_slots};
+XP_TYPE(object_spec, "ObjectBase", xp_object_state, XP_WITH_GC | Py_TPFLAGS_BASETYPE, XP_LIFE_SLOTS(object),
+        XP_FIELDS(XP_WEAKREFS(xp_object_state)),
+        XP_GETSET(XP_OBJECT("_held", xp_object_state, held), {"_usable", object_usable, NULL, NULL, NULL},
+                  XP_ANY_OBJECT("_exports", xp_object_state, exports)),
+        XP_METHODS({"_hold", XP_FAST(object_hold), METH_FASTCALL, NULL},
+                   {"_give_up", object_give_up, METH_NOARGS, NULL}))
 
 /* --- BufferBase --------------------------------------------------------------------------------------------------- */
 
@@ -62,20 +53,13 @@ static void state_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *Py_UNUSED(
 
 static PyObject *state_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
 {
-    PyErr_SetString(PyExc_NotImplementedError, "_span() is for sub-classes to define");
-    return NULL;
+    return xp_refuse(PyExc_NotImplementedError, "_span() is for sub-classes to define");
 }
 
-static PyMethodDef state_methods[] = {{"_span", state_span, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyGetSetDef state_fields[] = {
-    XP_ANY_OBJECT("_pinned", xp_buffer_state, pinned), {NULL, NULL, NULL, NULL, NULL},
-};
-static PyType_Slot state_slots[] = {
-    XP_LIFE_SLOTS(state), {Py_bf_getbuffer, state_getbuffer}, {Py_bf_releasebuffer, state_releasebuffer},
-    {Py_tp_methods, state_methods}, {Py_tp_getset, state_fields}, {0, NULL},
-};
-static PyType_Spec state_spec = {"xpushare._native.BufferBase", sizeof(xp_buffer_state), 0,
-                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, state_slots};
+XP_TYPE(state_spec, "BufferBase", xp_buffer_state, XP_WITH_GC | Py_TPFLAGS_BASETYPE, XP_LIFE_SLOTS(state),
+        {Py_bf_getbuffer, state_getbuffer}, {Py_bf_releasebuffer, state_releasebuffer},
+        XP_METHODS({"_span", state_span, METH_NOARGS, NULL}),
+        XP_GETSET(XP_ANY_OBJECT("_pinned", xp_buffer_state, pinned)))
 
 /* --- ArrayState --------------------------------------------------------------------------------------------------- */
 
@@ -109,19 +93,11 @@ xp_array_state *xp_array_of(const xp_types *types, PyObject *object)
     return Py_TYPE(object) == types->shared_array && self->dtype && self->base.base.held ? self : NULL;
 }
 
-static PyMemberDef array_members[] = {
-    {"_offset", T_LONGLONG, offsetof(xp_array_state, offset), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef array_fields[] = {
-    XP_OBJECT("_shape", xp_array_state, shape),     XP_OBJECT("_strides", xp_array_state, strides),
-    XP_OBJECT("_dtype", xp_array_state, dtype),     XP_OBJECT("_message", xp_array_state, message),
-    XP_ANY_OBJECT("_order", xp_array_state, order), {NULL, NULL, NULL, NULL, NULL},
-};
-static PyType_Slot array_slots[] = {
-    XP_LIFE_SLOTS(array), {Py_tp_members, array_members}, {Py_tp_getset, array_fields}, {0, NULL},
-};
-static PyType_Spec array_spec = {"xpushare._native.ArrayState", sizeof(xp_array_state), 0,
-                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, array_slots};
+XP_TYPE(array_spec, "ArrayState", xp_array_state, XP_WITH_GC | Py_TPFLAGS_BASETYPE, XP_LIFE_SLOTS(array),
+        XP_FIELDS({"_offset", T_LONGLONG, offsetof(xp_array_state, offset), READONLY, NULL}),
+        XP_GETSET(XP_OBJECT("_shape", xp_array_state, shape),     XP_OBJECT("_strides", xp_array_state, strides),
+                  XP_OBJECT("_dtype", xp_array_state, dtype),     XP_OBJECT("_message", xp_array_state, message),
+                  XP_ANY_OBJECT("_order", xp_array_state, order)))
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
@@ -144,18 +120,5 @@ static PyObject *array(PyObject *module, PyObject *const *args, Py_ssize_t n)
                         Py_NewRef(args[4]), offset, given(args[6]), given(args[7]));
 }
 
-static PyMethodDef functions[] = {
-    {"array", XP_FAST(array), METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL},
-};
-
-int xp_init_array(PyObject *module)
-{
-    PyTypeObject *object = NULL, *buffer = NULL;
-    int rc = PyModule_AddFunctions(module, functions);
-    rc = rc < 0 ? -1 : xp_keep_type(module, &object_spec, &object);
-    rc = rc < 0 ? -1 : xp_keep_subtype(module, &state_spec, object, &buffer);
-    rc = rc < 0 ? -1 : xp_keep_subtype(module, &array_spec, buffer, &xp_types_of(module)->array_base);
-    Py_XDECREF((PyObject *)object);
-    Py_XDECREF((PyObject *)buffer);
-    return rc;
-}
+XP_PART(array, XP_FUNCTIONS({"array", XP_FAST(array), METH_FASTCALL, NULL}), XP_KEEP(object_spec, object_base),
+        XP_KEEP_OF(object_base, state_spec, buffer_base), XP_KEEP_OF(buffer_base, array_spec, array_base))

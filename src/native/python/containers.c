@@ -258,10 +258,6 @@ static PyObject *unflatten(PyObject *Py_UNUSED(module), PyObject *const *args, P
     return size < 0 ? NULL : built(&b, args[0], 0);
 }
 
-static PyMethodDef functions[] = {
-    {"flatten", XP_FAST(flatten), METH_FASTCALL, NULL},
-    {"unflatten", XP_FAST(unflatten), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-int xp_init_containers(PyObject *module) { return PyModule_AddFunctions(module, functions); }
+XP_PART(containers,
+        XP_FUNCTIONS({"flatten", XP_FAST(flatten), METH_FASTCALL, NULL},
+                     {"unflatten", XP_FAST(unflatten), METH_FASTCALL, NULL}))

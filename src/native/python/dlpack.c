@@ -79,18 +79,12 @@ static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject
         xp_as_u64(o_address, &address) < 0 || xp_as_dims(o_shape, "shape", shape, &ndim) < 0 ||
         xp_as_dims(o_strides, "strides", strides, &nstrides) < 0)
         return NULL;
-    if (ndim < 0) {
-        PyErr_SetString(PyExc_TypeError, "shape must be a tuple");
-        return NULL;
-    }
-    if ((nstrides >= 0 && nstrides != ndim) || (code & ~0xff) || (bits & ~0xff) || (lanes & ~0xffff)) {
-        PyErr_SetString(PyExc_ValueError, "shape and strides differ in length, or no such dtype");
-        return NULL;
-    }
-    if (read_only && !versioned) {
-        PyErr_SetString(PyExc_BufferError, "read-only memory needs a consumer that speaks DLPack 1.0 (max_version)");
-        return NULL;
-    }
+    if (ndim < 0)
+        return xp_refuse(PyExc_TypeError, "shape must be a tuple");
+    if ((nstrides >= 0 && nstrides != ndim) || (code & ~0xff) || (bits & ~0xff) || (lanes & ~0xffff))
+        return xp_refuse(PyExc_ValueError, "shape and strides differ in length, or no such dtype");
+    if (read_only && !versioned)
+        return xp_refuse(PyExc_BufferError, "read-only memory needs a consumer that speaks DLPack 1.0 (max_version)");
     xp_export *e = calloc(1, sizeof *e + (size_t)ndim * 2 * sizeof(int64_t));
     if (e == NULL)
         return PyErr_NoMemory();
@@ -100,8 +94,7 @@ static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject
         e->dims[ndim + i] = nstrides >= 0 ? strides[i] : step;
         if (shape[i] < 0 || __builtin_mul_overflow(step, shape[i] ? shape[i] : 1, &step)) {
             free(e);
-            PyErr_SetString(PyExc_ValueError, "no such shape");
-            return NULL;
+            return xp_refuse(PyExc_ValueError, "no such shape");
         }
     }
     dl_tensor tensor = {
@@ -261,8 +254,7 @@ static PyObject *dltensor_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     if (t->tensor == NULL || t->tensor->ndim < 0 || t->tensor->ndim > XP_MAX_DIMS ||
         (t->tensor->ndim && t->tensor->shape == NULL)) {
         Py_DECREF(t);
-        PyErr_SetString(PyExc_ValueError, "not an unused DLPack capsule");
-        return NULL;
+        return xp_refuse(PyExc_ValueError, "not an unused DLPack capsule");
     }
     return (PyObject *)t;
 }
@@ -316,24 +308,14 @@ static PyObject *dltensor_read_only(PyObject *self, void *Py_UNUSED(c))
     return PyBool_FromLong(v && (v->flags & DL_READ_ONLY));
 }
 
-static PyGetSetDef dltensor_getset[] = {
-    {"address", dltensor_address, NULL, NULL, NULL},
-    {"device", dltensor_device, NULL, NULL, NULL},
-    {"dtype", dltensor_dtype, NULL, NULL, NULL},
-    {"shape", dltensor_shape, NULL, NULL, NULL},
-    {"strides", dltensor_strides, NULL, NULL, NULL},
-    {"read_only", dltensor_read_only, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot dltensor_slots[] = {
-    {Py_tp_new, dltensor_new},
-    {Py_tp_dealloc, dltensor_dealloc},
-    {Py_tp_getset, dltensor_getset},
-    {0, NULL},
-};
-static PyType_Spec dltensor_spec = {"xpushare._native.DLTensor", sizeof(xp_dltensor), 0, Py_TPFLAGS_DEFAULT,
-                                    dltensor_slots};
+XP_TYPE(dltensor_spec, "DLTensor", xp_dltensor, Py_TPFLAGS_DEFAULT, {Py_tp_new, dltensor_new},
+        {Py_tp_dealloc, dltensor_dealloc},
+        XP_GETSET({"address", dltensor_address, NULL, NULL, NULL},
+                  {"device", dltensor_device, NULL, NULL, NULL},
+                  {"dtype", dltensor_dtype, NULL, NULL, NULL},
+                  {"shape", dltensor_shape, NULL, NULL, NULL},
+                  {"strides", dltensor_strides, NULL, NULL, NULL},
+                  {"read_only", dltensor_read_only, NULL, NULL, NULL}))
 
 /* --- theirs, looked at by the exchange API ------------------------------------------------------------------------ */
 
@@ -359,12 +341,5 @@ bool xp_viewed_dims(const dl_tensor *t, int64_t itemsize, int64_t *dims, int64_t
     return xp_extent(dims, (unsigned)t->ndim, (uint64_t)itemsize, low, high) && *low < *high;
 }
 
-static PyMethodDef functions[] = {
-    {"dlpack_capsule", XP_FAST(dlpack_capsule), METH_VARARGS | METH_KEYWORDS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-int xp_init_dlpack(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions) < 0 ? -1 : xp_add_type(module, &dltensor_spec);
-}
+XP_PART(dlpack, XP_FUNCTIONS({"dlpack_capsule", XP_FAST(dlpack_capsule), METH_VARARGS | METH_KEYWORDS, NULL}),
+        XP_ADD(dltensor_spec))

@@ -6,9 +6,7 @@ static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
     int fd;
     if (xp_as_int(arg, &fd) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    xp_close_received(fd);
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_close_received(fd));
     Py_RETURN_NONE;
 }
 
@@ -44,18 +42,14 @@ static PyObject *domain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (fits)
         memcpy(bytes, cookie.buf, XP_COOKIE);
     PyBuffer_Release(&cookie);
-    if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "a cookie has 16 bytes");
-        return NULL;
-    }
+    if (!fits)
+        return xp_refuse(PyExc_ValueError, "a cookie has 16 bytes");
     xp_domain_object *self = (xp_domain_object *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     xp_domain *d;
     xp_error error;
-    Py_BEGIN_ALLOW_THREADS
-    d = xp_join(fd, bell, bytes, owner, &error);
-    Py_END_ALLOW_THREADS
+    d = XP_UNLOCKED(xp_join(fd, bell, bytes, owner, &error));
     if (d == NULL) {
         Py_DECREF(self);
         return xp_raise(&error);
@@ -76,11 +70,6 @@ PyObject *xp_domain_new(PyTypeObject *type, xp_domain *d)
     return (PyObject *)self;
 }
 
-static PyMethodDef domain_functions[] = {
-    {"close_received", close_received, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
 static void domain_end(PyObject *self)
 {
     xp_domain *d = domain(self);
@@ -98,15 +87,12 @@ xp_domain *xp_domain_of(PyObject *object)
 {
     if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)domain_dealloc)
         return member(object);
-    PyErr_SetString(PyExc_TypeError, "a Domain is wanted");
-    return NULL;
+    return xp_refuse(PyExc_TypeError, "a Domain is wanted");
 }
 
 static PyObject *domain_leave(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    Py_BEGIN_ALLOW_THREADS
-    xp_leave(domain(self));
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_leave(domain(self)));
     Py_RETURN_NONE;
 }
 
@@ -118,9 +104,7 @@ static PyObject *domain_members(PyObject *self, PyObject *Py_UNUSED(a))
         int pid;
         uint64_t since;
         bool there, alive;
-        Py_BEGIN_ALLOW_THREADS
-        there = xp_look(d, m, &pid, &since, &alive);
-        Py_END_ALLOW_THREADS
+        there = XP_UNLOCKED(xp_look(d, m, &pid, &since, &alive));
         if (!there)
             continue;
         PyObject *item = Py_BuildValue("(IiKN)", m, pid, (unsigned long long)since, PyBool_FromLong(alive));
@@ -136,11 +120,7 @@ static PyObject *domain_reap(PyObject *self, PyObject *Py_UNUSED(a))
     xp_domain *d = member(self);
     if (d == NULL)
         return NULL;
-    long count;
-    Py_BEGIN_ALLOW_THREADS
-    count = xp_reap_all(d);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromLong(count);
+    return PyLong_FromLong(XP_UNLOCKED(xp_reap_all(d)));
 }
 
 /* --- holders and opens -------------------------------------------------------------------------------------------- */
@@ -152,27 +132,18 @@ static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
         return NULL;
     if (*entry < XP_ENTRIES)
         return d;
-    PyErr_SetString(PyExc_ValueError, "no such entry");
-    return NULL;
+    return xp_refuse(PyExc_ValueError, "no such entry");
 }
 
 static PyObject *domain_leave_if_idle(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    bool left;
-    Py_BEGIN_ALLOW_THREADS
-    left = xp_leave_if_idle(domain(self));
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(left);
+    return PyBool_FromLong(XP_UNLOCKED(xp_leave_if_idle(domain(self))));
 }
 
 static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_domain *d = domain(self);
-    bool stands;
-    Py_BEGIN_ALLOW_THREADS
-    stands = xp_domain_wrong(d) == NULL && xp_stands(d);
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(stands);
+    return PyBool_FromLong(XP_UNLOCKED(xp_domain_wrong(d) == NULL && xp_stands(d)));
 }
 
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
@@ -191,10 +162,8 @@ static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *o_domain, *o_entry, *peer;
     uint32_t entry;
-    if (kwargs && PyDict_Size(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "Lease() takes no keyword arguments");
-        return NULL;
-    }
+    if (kwargs && PyDict_Size(kwargs))
+        return xp_refuse(PyExc_TypeError, "Lease() takes no keyword arguments");
     if (!PyArg_ParseTuple(args, "OOO", &o_domain, &o_entry, &peer) || xp_as_u32(o_entry, &entry) < 0)
         return NULL;
     return xp_lease_new(type, o_domain, entry, peer);
@@ -205,10 +174,8 @@ static PyObject *lease_make(PyTypeObject *type, PyObject *o_domain, uint32_t ent
     xp_domain *d = xp_domain_of(o_domain);
     if (d == NULL)
         return NULL;
-    if (entry >= XP_ENTRIES) {
-        PyErr_SetString(PyExc_ValueError, "no such entry");
-        return NULL;
-    }
+    if (entry >= XP_ENTRIES)
+        return xp_refuse(PyExc_ValueError, "no such entry");
     xp_lease *self = (xp_lease *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -287,20 +254,10 @@ void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses)
         self->uses = Py_NewRef(uses);
 }
 
-static PyMemberDef lease_members[] = {
-    {"peer", T_OBJECT_EX, offsetof(xp_lease, peer), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyMethodDef lease_methods[] = {
-    {"end", lease_end, METH_NOARGS, NULL},
-    {"spend", lease_spend, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot lease_slots[] = {
-    {Py_tp_new, lease_new}, XP_LIFE_SLOTS(lease), {Py_tp_members, lease_members},
-    {Py_tp_methods, lease_methods}, {0, NULL},
-};
-static PyType_Spec lease_spec = {"xpushare._native.Lease", sizeof(xp_lease), 0, XP_WITH_GC, lease_slots};
+XP_TYPE(lease_spec, "Lease", xp_lease, XP_WITH_GC, {Py_tp_new, lease_new}, XP_LIFE_SLOTS(lease),
+        XP_FIELDS({"peer", T_OBJECT_EX, offsetof(xp_lease, peer), READONLY, NULL}),
+        XP_METHODS({"end", lease_end, METH_NOARGS, NULL},
+                   {"spend", lease_spend, METH_NOARGS, NULL}))
 
 static PyObject *domain_holders(PyObject *self, PyObject *arg)
 {
@@ -308,9 +265,7 @@ static PyObject *domain_holders(PyObject *self, PyObject *arg)
     xp_domain *d = entry_arg(self, arg, &entry);
     if (d == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    n = xp_holders(d, entry, found);
-    Py_END_ALLOW_THREADS
+    n = XP_UNLOCKED(xp_holders(d, entry, found));
     PyObject *list = PyList_New(n);
     for (uint32_t i = 0; list && i < n; i++) {
         PyObject *v = PyLong_FromUnsignedLong(found[i]);
@@ -327,11 +282,8 @@ static PyObject *domain_reached(PyObject *self, PyObject *arg)
     bool reached = d && xp_may_reach(d, entry);
     if (d == NULL)
         return NULL;
-    if (reached) {
-        Py_BEGIN_ALLOW_THREADS
-        reached = xp_reached(d, entry);
-        Py_END_ALLOW_THREADS
-    }
+    if (reached)
+        reached = XP_UNLOCKED(xp_reached(d, entry));
     return PyBool_FromLong(reached);
 }
 
@@ -428,10 +380,8 @@ static PyObject *domain_owned(PyObject *self, PyObject *arg)
 static xp_domain *owner_arg(PyObject *self)
 {
     xp_domain *d = member(self);
-    if (d && !d->owner) {
-        PyErr_SetString(PyExc_ValueError, "only the owner of a commons gives slots");
-        return NULL;
-    }
+    if (d && !d->owner)
+        return xp_refuse(PyExc_ValueError, "only the owner of a commons gives slots");
     return d;
 }
 
@@ -440,10 +390,7 @@ static PyObject *domain_new_slot(PyObject *self, PyObject *Py_UNUSED(a))
     xp_domain *d = owner_arg(self);
     if (d == NULL)
         return NULL;
-    uint32_t index;
-    Py_BEGIN_ALLOW_THREADS
-    index = xp_new_slot(d);
-    Py_END_ALLOW_THREADS
+    uint32_t index = XP_UNLOCKED(xp_new_slot(d));
     return index == XP_SLOTS ? xp_oserror_of(ENOSPC, "new_slot") : PyLong_FromUnsignedLong(index);
 }
 
@@ -453,14 +400,9 @@ static PyObject *domain_release_slot(PyObject *self, PyObject *arg)
     uint32_t index;
     if (d == NULL || xp_as_u32(arg, &index) < 0)
         return NULL;
-    bool live;
-    Py_BEGIN_ALLOW_THREADS
-    live = xp_release_slot(d, index);
-    Py_END_ALLOW_THREADS
-    if (!live) {
-        PyErr_SetString(PyExc_ValueError, "no slot in use");
-        return NULL;
-    }
+    bool live = XP_UNLOCKED(xp_release_slot(d, index));
+    if (!live)
+        return xp_refuse(PyExc_ValueError, "no slot in use");
     Py_RETURN_NONE;
 }
 
@@ -481,49 +423,31 @@ static PyObject *domain_address(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong((uintptr_t)domain(self)->base);
 }
 
-static PyGetSetDef domain_getset[] = {
-    {"fd", domain_fd, NULL, NULL, NULL},
-    {"bell", domain_bell, NULL, NULL, NULL},
-    {"member", domain_member, NULL, NULL, NULL},
-    {"address", domain_address, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+XP_TYPE(domain_spec, "Domain", xp_domain_object, Py_TPFLAGS_DEFAULT, {Py_tp_new, domain_new},
+        {Py_tp_dealloc, domain_dealloc},
+        XP_GETSET({"fd", domain_fd, NULL, NULL, NULL},
+                  {"bell", domain_bell, NULL, NULL, NULL},
+                  {"member", domain_member, NULL, NULL, NULL},
+                  {"address", domain_address, NULL, NULL, NULL}),
+        XP_METHODS({"leave", domain_leave, METH_NOARGS, NULL},
+                   {"members", domain_members, METH_NOARGS, NULL},
+                   {"reap", domain_reap, METH_NOARGS, NULL},
+                   {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
+                   {"stands", domain_stands, METH_NOARGS, NULL},
+                   {"holders", domain_holders, METH_O, NULL},
+                   {"reached", domain_reached, METH_O, NULL},
+                   {"mark", domain_mark, METH_O, NULL},
+                   {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
+                   {"take_open", domain_take_open, METH_O, NULL},
+                   {"give_open", domain_give_open, METH_O, NULL},
+                   {"opens_left", domain_opens_left, METH_O, NULL},
+                   {"renew", XP_FAST(domain_renew), METH_FASTCALL, NULL},
+                   {"renewed", domain_renewed, METH_O, NULL},
+                   {"own", domain_own, METH_O, NULL},
+                   {"owned", domain_owned, METH_O, NULL},
+                   {"new_slot", domain_new_slot, METH_NOARGS, NULL},
+                   {"release_slot", domain_release_slot, METH_O, NULL}),
+        XP_FIELDS(XP_WEAKREFS(xp_domain_object)))
 
-static PyMethodDef domain_methods[] = {
-    {"leave", domain_leave, METH_NOARGS, NULL},
-    {"members", domain_members, METH_NOARGS, NULL},
-    {"reap", domain_reap, METH_NOARGS, NULL},
-    {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
-    {"stands", domain_stands, METH_NOARGS, NULL},
-    {"holders", domain_holders, METH_O, NULL},
-    {"reached", domain_reached, METH_O, NULL},
-    {"mark", domain_mark, METH_O, NULL},
-    {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
-    {"take_open", domain_take_open, METH_O, NULL},
-    {"give_open", domain_give_open, METH_O, NULL},
-    {"opens_left", domain_opens_left, METH_O, NULL},
-    {"renew", XP_FAST(domain_renew), METH_FASTCALL, NULL},
-    {"renewed", domain_renewed, METH_O, NULL},
-    {"own", domain_own, METH_O, NULL},
-    {"owned", domain_owned, METH_O, NULL},
-    {"new_slot", domain_new_slot, METH_NOARGS, NULL},
-    {"release_slot", domain_release_slot, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef domain_members_def[] = {XP_WEAKREFS(xp_domain_object), {NULL, 0, 0, 0, NULL}};
-
-static PyType_Slot domain_slots[] = {
-    {Py_tp_new, domain_new},         {Py_tp_dealloc, domain_dealloc},      {Py_tp_getset, domain_getset},
-    {Py_tp_methods, domain_methods}, {Py_tp_members, domain_members_def}, {0, NULL},
-};
-static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_object), 0, Py_TPFLAGS_DEFAULT,
-                                  domain_slots};
-
-int xp_init_domain(PyObject *module)
-{
-    if (PyModule_AddFunctions(module, domain_functions) < 0 ||
-        xp_keep_type(module, &domain_spec, &xp_types_of(module)->domain) < 0)
-        return -1;
-    return xp_keep_type(module, &lease_spec, &xp_types_of(module)->lease);
-}
+XP_PART(domain, XP_FUNCTIONS({"close_received", close_received, METH_O, NULL}), XP_KEEP(domain_spec, domain),
+        XP_KEEP(lease_spec, lease))

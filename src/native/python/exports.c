@@ -43,20 +43,13 @@ static void hold_object(xp_export *e) { Py_INCREF(object_of(e)); }
 
 /* --- Template ----------------------------------------------------------------------------------------------------- */
 
-static void template_dealloc(PyObject *object)
-{
-    free(((template_object *)object)->t.offer);
-    xp_free(object);
-}
+static void template_end(PyObject *object) { free(((template_object *)object)->t.offer); }
 
-static PyMemberDef template_members[] = {
-    {"nbytes", T_ULONGLONG, offsetof(template_object, t.e.nbytes), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot template_slots[] = {
-    {Py_tp_dealloc, template_dealloc}, {Py_tp_members, template_members}, {0, NULL},
-};
-static PyType_Spec template_spec = {"xpushare._native.Template", sizeof(template_object), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, template_slots};
+XP_LIFE_PLAIN(template, .end = template_end)
+
+XP_TYPE(template_spec, "Template", template_object, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        {Py_tp_dealloc, template_dealloc},
+        XP_FIELDS({"nbytes", T_ULONGLONG, offsetof(template_object, t.e.nbytes), READONLY, NULL}))
 
 /* Fill a template in. `offer`: taken over if this succeeds. Returns false with an exception set. */
 static bool template_fill(xp_template *t, const xp_exports *own, PyObject *o_names, PyObject *o_fds,
@@ -68,18 +61,15 @@ static bool template_fill(xp_template *t, const xp_exports *own, PyObject *o_nam
     if (PyBytes_AsStringAndSize(o_names, &names, &names_size) < 0 ||
         PyBytes_AsStringAndSize(o_payload, &payload, &payload_size) < 0)
         return false;
-    if (fd_count < 0) {
-        PyErr_SetString(PyExc_TypeError, "fds are a tuple");
-        return false;
-    }
+    if (fd_count < 0)
+        return xp_refuse(PyExc_TypeError, "fds are a tuple");
     for (Py_ssize_t i = 0; i < fd_count && i < (Py_ssize_t)XP_ENTRY_FDS; i++)
         if (xp_as_int(PyTuple_GetItem(o_fds, i), &fds[i]) < 0)
             return false;
     if (names_size == sizeof t->h.backend + sizeof t->h.device_uuid &&
         xp_template_fill(t, own, common, names, fds, (size_t)fd_count, payload, (size_t)payload_size, offer))
         return true;
-    PyErr_SetString(PyExc_ValueError, "no entry says that");
-    return false;
+    return xp_refuse(PyExc_ValueError, "no entry says that");
 }
 
 PyObject *xp_prepare_like(const xp_types *types, PyObject *own, PyObject *like, uint64_t serial, uint64_t nbytes,
@@ -103,10 +93,8 @@ static xp_offer *as_offer(PyObject *const *args)
     Py_ssize_t count = a == -1 && PyErr_Occurred() ? -1 : PySequence_Size(args[1]);
     if (count < 0 || xp_as_u64(args[0], &function) < 0 || xp_as_u64(args[3], &b) < 0)
         return NULL;
-    if (function < XP_LEAST_ADDRESS || count == 0 || count > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "no such function, or no objects");
-        return NULL;
-    }
+    if (function < XP_LEAST_ADDRESS || count == 0 || count > INT32_MAX)
+        return xp_refuse(PyExc_ValueError, "no such function, or no objects");
     xp_offer *offer = malloc(sizeof *offer + (size_t)count * sizeof *offer->objects);
     if (offer == NULL) {
         PyErr_NoMemory();
@@ -166,52 +154,18 @@ static PyObject *exported_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return self;
 }
 
-static int exported_traverse(PyObject *object, visitproc visit, void *arg)
-{
-    const exported_object *self = (const exported_object *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->template);
-    Py_VISIT(self->source);
-    Py_VISIT(self->keep);
-    Py_VISIT(self->handle);
-    Py_VISIT(self->sealed);
-    return 0;
-}
-
-/* Not the template, which the engine may still read. */
-static int exported_clear(PyObject *object)
-{
-    exported_object *self = (exported_object *)object;
-    Py_CLEAR(self->source);
-    Py_CLEAR(self->keep);
-    Py_CLEAR(self->handle);
-    Py_CLEAR(self->sealed);
-    return 0;
-}
-
-static void exported_dealloc(PyObject *object)
-{
-    PyObject_GC_UnTrack(object);
-    exported_clear(object);
-    Py_XDECREF(((exported_object *)object)->template);
-    xp_free(object);
-}
+/* The engine may still read the template. */
+XP_LIFE(exported, .fixed = XP_OBJECTS(exported_object, template),
+        .cleared = XP_OBJECTS(exported_object, source, keep, handle, sealed))
 
 #define MEMBER(name, type, access) {#name, type, offsetof(exported_object, name), access, NULL}
 #define OF_EXPORT(name, type) {#name, type, offsetof(exported_object, e.name), READONLY, NULL}
-static PyMemberDef exported_members[] = {
-    MEMBER(source, T_OBJECT, READONLY),  MEMBER(keep, T_OBJECT, READONLY), MEMBER(handle, T_OBJECT, READONLY),
-    MEMBER(nbytes, T_ULONGLONG, READONLY), MEMBER(fds, T_UINT, READONLY), MEMBER(implicit, T_BOOL, READONLY),
-    MEMBER(outlives, T_BOOL, 0),         OF_EXPORT(generation, T_ULONGLONG), OF_EXPORT(deadline, T_ULONGLONG),
-    OF_EXPORT(entry, T_UINT),            OF_EXPORT(foreign, T_BOOL),       OF_EXPORT(live, T_BOOL),
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot exported_slots[] = {
-    {Py_tp_new, exported_new},     {Py_tp_dealloc, exported_dealloc}, {Py_tp_traverse, exported_traverse},
-    {Py_tp_clear, exported_clear}, {Py_tp_members, exported_members}, {0, NULL},
-};
-static PyType_Spec exported_spec = {"xpushare._native.Exported", sizeof(exported_object), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, exported_slots};
+XP_TYPE(exported_spec, "Exported", exported_object, XP_WITH_GC, {Py_tp_new, exported_new}, XP_LIFE_SLOTS(exported),
+        XP_FIELDS(MEMBER(source, T_OBJECT, READONLY), MEMBER(keep, T_OBJECT, READONLY),
+                  MEMBER(handle, T_OBJECT, READONLY), MEMBER(nbytes, T_ULONGLONG, READONLY),
+                  MEMBER(fds, T_UINT, READONLY), MEMBER(implicit, T_BOOL, READONLY), MEMBER(outlives, T_BOOL, 0),
+                  OF_EXPORT(generation, T_ULONGLONG), OF_EXPORT(deadline, T_ULONGLONG), OF_EXPORT(entry, T_UINT),
+                  OF_EXPORT(foreign, T_BOOL), OF_EXPORT(live, T_BOOL)))
 
 /* --- OwnTable ----------------------------------------------------------------------------------------------------- */
 
@@ -228,10 +182,8 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
-    if (nbytes < XP_TABLE_SIZE || size != BODY_NBYTES) {
-        PyErr_SetString(PyExc_ValueError, "that is not a mapping of a table, or not what its handles have in common");
-        return NULL;
-    }
+    if (nbytes < XP_TABLE_SIZE || size != BODY_NBYTES)
+        return xp_refuse(PyExc_ValueError, "that is not a mapping of a table, or not what its handles have in common");
     xp_handle common = {.kind = 0};
     memcpy(&common, bytes, (size_t)size);
     table_object *self = (table_object *)PyType_GenericAlloc(type, 0);
@@ -248,21 +200,16 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int table_traverse(PyObject *object, visitproc visit, void *arg)
+static int visit_exports(PyObject *object, visitproc visit, void *arg)
 {
-    const table_object *self = (const table_object *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->mapping);
-    Py_VISIT(self->domain);
-    Py_VISIT(self->named);
-    Py_VISIT(self->named_before);
-    for (uint32_t i = 0; self->t && i < self->t->used; i++) /* without the lock: no thread can be inside the table now */
-        if (self->t->exports[i])
-            Py_VISIT(object_of(self->t->exports[i]));
+    const xp_exports *t = exports_in(object);
+    for (uint32_t i = 0; t && i < t->used; i++) /* without the lock: no thread can be inside the table now */
+        if (t->exports[i])
+            Py_VISIT(object_of(t->exports[i]));
     return 0;
 }
 
-static int table_clear(PyObject *object)
+static void drop_exports(PyObject *object)
 {
     xp_exports *t = exports_in(object);
     for (uint32_t i = 0; t && i < t->used; i++) {
@@ -271,22 +218,17 @@ static int table_clear(PyObject *object)
         if (e)
             Py_DECREF(object_of(e));
     }
-    return 0;
 }
 
-static void table_dealloc(PyObject *object)
+static void table_end(PyObject *object)
 {
-    table_object *self = (table_object *)object;
-    PyObject_GC_UnTrack(object);
-    table_clear(object);
-    if (self->t)
-        xp_exports_unref(self->t);
-    Py_XDECREF(self->mapping);
-    Py_XDECREF(self->domain);
-    Py_XDECREF(self->named);
-    Py_XDECREF(self->named_before);
-    xp_free(object);
+    drop_exports(object);
+    if (exports_in(object))
+        xp_exports_unref(exports_in(object));
 }
+
+XP_LIFE(table, .end = table_end, .visit = visit_exports, .drop = drop_exports,
+        .fixed = XP_OBJECTS(table_object, mapping, domain, named, named_before))
 
 /* prepare(kind, flags, names, device, object, nbytes, exposed_nbytes, inode, within, fds, payload[, function, objects, a,
  * b]) */
@@ -430,11 +372,8 @@ static bool reserve_export(xp_exports *t, const xp_types *types, const xp_key *k
     xp_export_error error;
     xp_handle h;
     bool reserved = xp_export_reserve(t, key, e, opens, deadline, false, &h, &error);
-    if (!reserved && error.code == XP_EXPORT_WOULD_BLOCK) {
-        Py_BEGIN_ALLOW_THREADS
-        reserved = xp_export_reserve(t, key, e, opens, deadline, true, &h, &error);
-        Py_END_ALLOW_THREADS
-    }
+    if (!reserved && error.code == XP_EXPORT_WOULD_BLOCK)
+        reserved = XP_UNLOCKED(xp_export_reserve(t, key, e, opens, deadline, true, &h, &error));
     if (!reserved) {
         raise_not_exported(t, &error);
         return false;
@@ -482,10 +421,8 @@ static PyObject *table_export(PyObject *object, PyObject *const *args, Py_ssize_
     uint64_t deadline;
     if (key == NULL || (args[2] != Py_None && xp_as_int(args[2], &opens) < 0) || xp_as_u64(args[3], &deadline) < 0)
         return NULL;
-    if (args[2] != Py_None && opens < 0) {
-        PyErr_SetString(PyExc_ValueError, "opens are a number that is not negative");
-        return NULL;
-    }
+    if (args[2] != Py_None && opens < 0)
+        return xp_refuse(PyExc_ValueError, "opens are a number that is not negative");
     PyObject *batch = PySequence_Tuple(args[1]); /* a list may lose its items in between */
     PyObject *handles = NULL, *few[8];
     Py_ssize_t count = batch ? PyTuple_Size(batch) : 0;
@@ -633,36 +570,19 @@ static PyObject *table_live(PyObject *object, void *Py_UNUSED(a))
     return PyLong_FromUnsignedLong(XP_RELAXED(&exports_in(object)->live));
 }
 
-static PyMethodDef table_methods[] = {
-    {"prepare", XP_FAST(table_prepare), METH_FASTCALL, NULL},
-    {"of_range", XP_FAST(table_export_of_range), METH_FASTCALL, NULL},
-    {"export", XP_FAST(table_export), METH_FASTCALL, NULL},
-    {"find", table_find_export, METH_O, NULL},
-    {"exports", table_list_exports, METH_NOARGS, NULL},
-    {"end", XP_FAST(table_end_export), METH_FASTCALL, NULL},
-    {"release", table_release_export, METH_O, NULL},
-    {"set_deadline", XP_FAST(table_set_deadline), METH_FASTCALL, NULL},
-    {"give_open", XP_FAST(table_allow_open), METH_FASTCALL, NULL},
-    {"new_object", table_new_object, METH_NOARGS, NULL},
-    {"object_named", table_object_named, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyGetSetDef table_getset[] = {
-    {"used", table_used, NULL, NULL, NULL}, {"live", table_live, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
-};
-static PyType_Slot table_slots[] = {
-    {Py_tp_new, table_new},     {Py_tp_dealloc, table_dealloc}, {Py_tp_traverse, table_traverse},
-    {Py_tp_clear, table_clear}, {Py_tp_methods, table_methods}, {Py_tp_getset, table_getset},
-    {0, NULL},
-};
-static PyType_Spec table_spec = {"xpushare._native.OwnTable", sizeof(table_object), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, table_slots};
+XP_TYPE(table_spec, "OwnTable", table_object, XP_WITH_GC, {Py_tp_new, table_new}, XP_LIFE_SLOTS(table),
+        XP_METHODS({"prepare", XP_FAST(table_prepare), METH_FASTCALL, NULL},
+                   {"of_range", XP_FAST(table_export_of_range), METH_FASTCALL, NULL},
+                   {"export", XP_FAST(table_export), METH_FASTCALL, NULL},
+                   {"find", table_find_export, METH_O, NULL},
+                   {"exports", table_list_exports, METH_NOARGS, NULL},
+                   {"end", XP_FAST(table_end_export), METH_FASTCALL, NULL},
+                   {"release", table_release_export, METH_O, NULL},
+                   {"set_deadline", XP_FAST(table_set_deadline), METH_FASTCALL, NULL},
+                   {"give_open", XP_FAST(table_allow_open), METH_FASTCALL, NULL},
+                   {"new_object", table_new_object, METH_NOARGS, NULL},
+                   {"object_named", table_object_named, METH_O, NULL}),
+        XP_GETSET({"used", table_used, NULL, NULL, NULL}, {"live", table_live, NULL, NULL, NULL}))
 
-int xp_init_exports(PyObject *module)
-{
-    xp_types *types = xp_types_of(module);
-    if (xp_keep_type(module, &template_spec, &types->template) < 0 ||
-        xp_keep_type(module, &exported_spec, &types->exported) < 0)
-        return -1;
-    return xp_keep_type(module, &table_spec, &types->own_table);
-}
+XP_PART(exports, NULL, XP_KEEP(template_spec, template), XP_KEEP(exported_spec, exported),
+        XP_KEEP(table_spec, own_table))

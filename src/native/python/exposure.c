@@ -11,28 +11,14 @@ static PyObject *exposure_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyO
     return self;
 }
 
-static int exposure_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((xp_exposure_object *)self)->prepared);
-    return 0;
-}
+static void exposure_end(PyObject *self) { xp_exposure_end(exposure_in(self)); }
 
-static void exposure_dealloc(PyObject *self)
-{
-    PyObject_GC_UnTrack(self);
-    xp_exposure_end(exposure_in(self));
-    Py_XDECREF(((xp_exposure_object *)self)->prepared);
-    xp_free(self);
-}
+XP_LIFE(exposure, .end = exposure_end, .fixed = XP_OBJECTS(xp_exposure_object, prepared))
 
 /* free(): see _native.pyi */
 static PyObject *exposure_free(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    int state;
-    Py_BEGIN_ALLOW_THREADS
-    state = xp_exposure_state(exposure_in(self));
-    Py_END_ALLOW_THREADS
+    int state = XP_UNLOCKED(xp_exposure_state(exposure_in(self)));
     if (state == XP_EXPOSED_FOREVER)
         Py_RETURN_NONE;
     return PyBool_FromLong(state == XP_EXPOSED_NOT);
@@ -44,24 +30,11 @@ static PyObject *exposure_spoil(PyObject *self, PyObject *Py_UNUSED(a))
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {
-    {"free", exposure_free, METH_NOARGS, NULL},
-    {"spoil", exposure_spoil, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyMemberDef members[] = {
-    {"prepared", T_OBJECT, offsetof(xp_exposure_object, prepared), 0, NULL},
-    {"serial", T_ULONGLONG, offsetof(xp_exposure_object, serial), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot slots[] = {
-    {Py_tp_new, exposure_new},   {Py_tp_dealloc, exposure_dealloc}, {Py_tp_traverse, exposure_traverse},
-    {Py_tp_methods, methods},    {Py_tp_members, members},          {0, NULL},
-};
-static PyType_Spec spec = {"xpushare._native.Exposure", sizeof(xp_exposure_object), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+XP_TYPE(spec, "Exposure", xp_exposure_object, XP_WITH_GC | Py_TPFLAGS_BASETYPE, {Py_tp_new, exposure_new},
+        XP_LIFE_SLOTS(exposure),
+        XP_METHODS({"free", exposure_free, METH_NOARGS, NULL},
+                   {"spoil", exposure_spoil, METH_NOARGS, NULL}),
+        XP_FIELDS({"prepared", T_OBJECT, offsetof(xp_exposure_object, prepared), 0, NULL},
+                  {"serial", T_ULONGLONG, offsetof(xp_exposure_object, serial), 0, NULL}))
 
-int xp_init_exposure(PyObject *module)
-{
-    return xp_keep_type(module, &spec, &xp_types_of(module)->exposure);
-}
+XP_PART(exposure, NULL, XP_KEEP(spec, exposure))

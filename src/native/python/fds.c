@@ -18,9 +18,7 @@ static void let_go(PyObject *self)
     o->number = -1;
     if (number < 0)
         return;
-    Py_BEGIN_ALLOW_THREADS
-    xp_close_received(number);
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_close_received(number));
 }
 
 XP_LIFE_PLAIN(fd, .end = let_go)
@@ -61,8 +59,7 @@ static PyObject *fd_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     if (number >= 0)
         return xp_own_fd(type, number, "fcntl(F_DUPFD_CLOEXEC)");
-    PyErr_SetString(PyExc_ValueError, "a file descriptor is not negative");
-    return NULL;
+    return xp_refuse(PyExc_ValueError, "a file descriptor is not negative");
 }
 
 static PyObject *fd_memfd(PyObject *cls, PyObject *arg)
@@ -155,27 +152,17 @@ static PyObject *fd_exit(PyObject *self, PyObject *Py_UNUSED(error))
 
 static PyObject *fd_repr(PyObject *self) { return PyUnicode_FromFormat("<OwnedFd %d>", ((xp_owned_fd *)self)->number); }
 
-static PyMemberDef fd_members[] = {
-    {"number", T_INT, offsetof(xp_owned_fd, number), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyMethodDef fd_methods[] = {
-    {"memfd", fd_memfd, METH_O | METH_CLASS, NULL},
-    {"bell", fd_bell, METH_NOARGS | METH_CLASS, NULL},
-    {"copied", fd_copied, METH_O | METH_CLASS, NULL},
-    {"of_process", fd_of_process, METH_O | METH_CLASS, NULL},
-    {"fetched", fd_fetched, METH_VARARGS | METH_CLASS, NULL},
-    {"received", fd_received, METH_VARARGS | METH_CLASS, NULL},
-    {"take", fd_take, METH_NOARGS, NULL},
-    {"close", fd_close, METH_NOARGS, NULL},
-    {"__enter__", fd_enter, METH_NOARGS, NULL},
-    {"__exit__", fd_exit, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot fd_slots[] = {
-    {Py_tp_new, fd_new},         {Py_tp_dealloc, fd_dealloc}, {Py_tp_repr, fd_repr},
-    {Py_tp_members, fd_members}, {Py_tp_methods, fd_methods}, {0, NULL},
-};
-static PyType_Spec fd_spec = {"xpushare._native.OwnedFd", sizeof(xp_owned_fd), 0, Py_TPFLAGS_DEFAULT, fd_slots};
+XP_TYPE(fd_spec, "OwnedFd", xp_owned_fd, Py_TPFLAGS_DEFAULT, {Py_tp_new, fd_new}, {Py_tp_dealloc, fd_dealloc},
+        {Py_tp_repr, fd_repr}, XP_FIELDS({"number", T_INT, offsetof(xp_owned_fd, number), READONLY, NULL}),
+        XP_METHODS({"memfd", fd_memfd, METH_O | METH_CLASS, NULL},
+                   {"bell", fd_bell, METH_NOARGS | METH_CLASS, NULL},
+                   {"copied", fd_copied, METH_O | METH_CLASS, NULL},
+                   {"of_process", fd_of_process, METH_O | METH_CLASS, NULL},
+                   {"fetched", fd_fetched, METH_VARARGS | METH_CLASS, NULL},
+                   {"received", fd_received, METH_VARARGS | METH_CLASS, NULL},
+                   {"take", fd_take, METH_NOARGS, NULL},
+                   {"close", fd_close, METH_NOARGS, NULL},
+                   {"__enter__", fd_enter, METH_NOARGS, NULL},
+                   {"__exit__", fd_exit, METH_VARARGS, NULL}))
 
-int xp_init_fds(PyObject *module) { return xp_keep_type(module, &fd_spec, &xp_types_of(module)->owned_fd); }
+XP_PART(fds, NULL, XP_KEEP(fd_spec, owned_fd))

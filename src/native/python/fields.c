@@ -24,17 +24,13 @@ static PyObject *fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     PyObject *raw;
     char *bytes;
     Py_ssize_t nbytes;
-    if ((kwargs && PyDict_Size(kwargs)) || PyTuple_Size(args) != 1) {
-        PyErr_SetString(PyExc_TypeError, "Fields() takes the bytes of a handle");
-        return NULL;
-    }
+    if ((kwargs && PyDict_Size(kwargs)) || PyTuple_Size(args) != 1)
+        return xp_refuse(PyExc_TypeError, "Fields() takes the bytes of a handle");
     raw = PyTuple_GetItem(args, 0);
     if (PyBytes_AsStringAndSize(raw, &bytes, &nbytes) < 0)
         return NULL;
-    if (nbytes != sizeof(xp_handle)) {
-        PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof(xp_handle), nbytes);
-        return NULL;
-    }
+    if (nbytes != sizeof(xp_handle))
+        return PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof(xp_handle), nbytes);
     xp_handle h;
     memcpy(&h, bytes, sizeof h);
     return xp_fields_new(type, &h);
@@ -50,30 +46,6 @@ static PyObject *fields_bytes(PyObject *self, void *place)
 #define BYTES(name) \
     {#name, fields_bytes, NULL, NULL, (void *)(offsetof(xp_handle, name) << 8 | sizeof(((xp_handle *)0)->name))}
 
-static PyMemberDef fields_members[] = {
-    NUMBER(version, T_USHORT),
-    NUMBER(kind, T_USHORT),
-    NUMBER(flags, T_UINT),
-    NUMBER(pid_namespace, T_ULONGLONG),
-    NUMBER(pid, T_UINT),
-    NUMBER(table_fd, T_UINT),
-    NUMBER(generation, T_ULONGLONG),
-    NUMBER(entry, T_UINT),
-    NUMBER(reserved0, T_UINT),
-    NUMBER(object, T_ULONGLONG),
-    NUMBER(offset, T_ULONGLONG),
-    NUMBER(nbytes, T_ULONGLONG),
-    NUMBER(exposed_nbytes, T_ULONGLONG),
-    NUMBER(net_namespace, T_ULONGLONG),
-    {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef fields_getset[] = {
-    BYTES(magic),  BYTES(backend), BYTES(device_uuid), BYTES(boot_id),
-    BYTES(cookie), BYTES(nonce),   BYTES(reserved1),
-    {"names", fields_bytes, NULL, NULL, /* of the device: backend and uuid */
-     (void *)(offsetof(xp_handle, backend) << 8 | (offsetof(xp_handle, boot_id) - offsetof(xp_handle, backend)))},
-    {NULL, NULL, NULL, NULL, NULL},
-};
 PyObject *xp_import_key(const xp_handle *h, uint64_t opener)
 {
     struct {
@@ -91,11 +63,25 @@ static PyObject *fields_key(PyObject *self, PyObject *number)
     return xp_as_u64(number, &opener) < 0 ? NULL : xp_import_key(&((xp_fields *)self)->h, opener);
 }
 
-static PyMethodDef fields_methods[] = {{"key", fields_key, METH_O, NULL}, {NULL, NULL, 0, NULL}};
-static PyType_Slot fields_slots[] = {
-    {Py_tp_new, fields_new}, {Py_tp_members, fields_members}, {Py_tp_getset, fields_getset},
-    {Py_tp_methods, fields_methods}, {0, NULL},
-};
-static PyType_Spec fields_spec = {"xpushare._native.Fields", sizeof(xp_fields), 0, Py_TPFLAGS_DEFAULT, fields_slots};
+XP_TYPE(fields_spec, "Fields", xp_fields, Py_TPFLAGS_DEFAULT, {Py_tp_new, fields_new},
+        XP_FIELDS(NUMBER(version, T_USHORT),
+                  NUMBER(kind, T_USHORT),
+                  NUMBER(flags, T_UINT),
+                  NUMBER(pid_namespace, T_ULONGLONG),
+                  NUMBER(pid, T_UINT),
+                  NUMBER(table_fd, T_UINT),
+                  NUMBER(generation, T_ULONGLONG),
+                  NUMBER(entry, T_UINT),
+                  NUMBER(reserved0, T_UINT),
+                  NUMBER(object, T_ULONGLONG),
+                  NUMBER(offset, T_ULONGLONG),
+                  NUMBER(nbytes, T_ULONGLONG),
+                  NUMBER(exposed_nbytes, T_ULONGLONG),
+                  NUMBER(net_namespace, T_ULONGLONG)),
+        XP_GETSET(BYTES(magic),  BYTES(backend), BYTES(device_uuid), BYTES(boot_id),
+                  BYTES(cookie), BYTES(nonce),   BYTES(reserved1),
+                  {"names", fields_bytes, NULL, NULL, /* of the device: backend and uuid */
+                  (void *)(offsetof(xp_handle, backend) << 8 | (offsetof(xp_handle, boot_id) - offsetof(xp_handle, backend)))}),
+        XP_METHODS({"key", fields_key, METH_O, NULL}))
 
-int xp_init_fields(PyObject *module) { return xp_keep_type(module, &fields_spec, &xp_types_of(module)->fields); }
+XP_PART(fields, NULL, XP_KEEP(fields_spec, fields))

@@ -31,10 +31,8 @@ static PyObject *handle_bytes(PyObject *object, PyObject *Py_UNUSED(none))
 /* fields_of(handle): raises the reason if it is not a handle here */
 static PyObject *fields_of(PyObject *module, PyObject *object)
 {
-    if (Py_TYPE(object) != xp_types_of(module)->handle) {
-        PyErr_SetString(PyExc_TypeError, "fields_of() takes a Handle");
-        return NULL;
-    }
+    if (Py_TYPE(object) != xp_types_of(module)->handle)
+        return xp_refuse(PyExc_TypeError, "fields_of() takes a Handle");
     xp_handle_object *self = (xp_handle_object *)object;
     PyObject *fields = __atomic_load_n(&self->fields, __ATOMIC_ACQUIRE);
     if (fields)
@@ -96,28 +94,12 @@ static PyObject *handle_following(PyObject *object, PyObject *newest)
     return made;
 }
 
-static PyGetSetDef handle_getset[] = {
-    XP_OBJECT("_unread", xp_handle_object, unread),
-    XP_OBJECT("_newest", xp_handle_object, newest),
-    {NULL, NULL, NULL, NULL, NULL},
-};
-static PyMethodDef handle_methods[] = {
-    {"__bytes__", handle_bytes, METH_NOARGS, NULL},
-    {"_following", handle_following, METH_O, NULL},
-    {"_of", XP_FAST(handle_of), METH_FASTCALL | METH_CLASS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot handle_slots[] = {
-    XP_LIFE_SLOTS(handle), {Py_tp_methods, handle_methods}, {Py_tp_getset, handle_getset}, {Py_tp_hash, handle_hash},
-    {Py_tp_richcompare, handle_compare}, {0, NULL},
-};
-static PyType_Spec handle_spec = {"xpushare._native.HandleState", sizeof(xp_handle_object), 0,
-                                  XP_WITH_GC | Py_TPFLAGS_BASETYPE, handle_slots};
+XP_TYPE(handle_spec, "HandleState", xp_handle_object, XP_WITH_GC | Py_TPFLAGS_BASETYPE, XP_LIFE_SLOTS(handle),
+        XP_METHODS({"__bytes__", handle_bytes, METH_NOARGS, NULL},
+                   {"_following", handle_following, METH_O, NULL},
+                   {"_of", XP_FAST(handle_of), METH_FASTCALL | METH_CLASS, NULL}),
+        XP_GETSET(XP_OBJECT("_unread", xp_handle_object, unread),
+                  XP_OBJECT("_newest", xp_handle_object, newest)),
+        {Py_tp_hash, handle_hash}, {Py_tp_richcompare, handle_compare})
 
-static PyMethodDef functions[] = {{"fields_of", fields_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
-
-int xp_init_handle(PyObject *module)
-{
-    int rc = PyModule_AddFunctions(module, functions);
-    return rc < 0 ? -1 : xp_keep_type(module, &handle_spec, &xp_types_of(module)->handle_base);
-}
+XP_PART(handle, XP_FUNCTIONS({"fields_of", fields_of, METH_O, NULL}), XP_KEEP(handle_spec, handle_base))

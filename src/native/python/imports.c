@@ -22,23 +22,17 @@ typedef struct {
 
 static PyObject *imports_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs))) {
-        PyErr_SetString(PyExc_TypeError, "Imports() takes no arguments");
-        return NULL;
-    }
+    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs)))
+        return xp_refuse(PyExc_TypeError, "Imports() takes no arguments");
     xp_imports *self = (xp_imports *)PyType_GenericAlloc(type, 0);
     if (self && ((self->peers = PyDict_New()) == NULL || (self->living = PyDict_New()) == NULL))
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-static int imports_traverse(PyObject *object, visitproc visit, void *arg)
+static int visit_decisions(PyObject *object, visitproc visit, void *arg)
 {
-    const xp_imports *self = (const xp_imports *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->peers);
-    Py_VISIT(self->living);
-    for (const decision *d = self->decisions; d; d = d->next) {
+    for (const decision *d = ((xp_imports *)object)->decisions; d; d = d->next) {
         Py_VISIT(d->opener);
         Py_VISIT(d->device);
         Py_VISIT(d->context);
@@ -46,21 +40,18 @@ static int imports_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-static void imports_dealloc(PyObject *object)
+static void release_decisions(PyObject *object)
 {
-    xp_imports *self = (xp_imports *)object;
-    PyObject_GC_UnTrack(object);
-    Py_XDECREF(self->peers);
-    Py_XDECREF(self->living);
-    for (const decision *d = self->decisions, *next; d; d = next) {
+    for (const decision *d = ((xp_imports *)object)->decisions, *next; d; d = next) {
         next = d->next;
         Py_DECREF(d->opener);
         Py_DECREF(d->device);
         Py_DECREF(d->context);
         PyMem_Free((decision *)d);
     }
-    xp_free(object);
 }
+
+XP_LIFE(imports, .end = release_decisions, .visit = visit_decisions, .fixed = XP_OBJECTS(xp_imports, peers, living))
 
 /* --- what is open ------------------------------------------------------------------------------------------------- */
 
@@ -227,10 +218,8 @@ static PyObject *imports_open(PyObject *object, PyObject *const *args, Py_ssize_
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     if (xp_arity("open", n, 2, 2) < 0)
         return NULL;
-    if (!PyTuple_Check(args[0]) || !PyList_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "open() takes a tuple and a list");
-        return NULL;
-    }
+    if (!PyTuple_Check(args[0]) || !PyList_Check(args[1]))
+        return xp_refuse(PyExc_TypeError, "open() takes a tuple and a list");
     PyObject *left = PyList_New(0);
     Py_ssize_t count = PyTuple_Size(args[0]);
     bool going = left, again = true;
@@ -287,25 +276,15 @@ static PyObject *imports_decided(PyObject *object, PyObject *handle)
     return xp_tuple_of(all, 3);
 }
 
-static PyMethodDef imports_methods[] = {
-    {"get", imports_get, METH_O, NULL},
-    {"add", XP_FAST(imports_add), METH_FASTCALL, NULL},
-    {"forget", imports_forget, METH_O, NULL},
-    {"objects", imports_objects, METH_NOARGS, NULL},
-    {"hold", XP_FAST(imports_hold), METH_FASTCALL, NULL},
-    {"open", XP_FAST(imports_open), METH_FASTCALL, NULL},
-    {"decide", XP_FAST(imports_decide), METH_FASTCALL, NULL},
-    {"decided", imports_decided, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyMemberDef imports_members[] = {
-    {"peers", T_OBJECT_EX, offsetof(xp_imports, peers), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot imports_slots[] = {
-    {Py_tp_new, imports_new},         {Py_tp_dealloc, imports_dealloc}, {Py_tp_traverse, imports_traverse},
-    {Py_tp_methods, imports_methods}, {Py_tp_members, imports_members}, {0, NULL},
-};
-static PyType_Spec imports_spec = {"xpushare._native.Imports", sizeof(xp_imports), 0,
-                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, imports_slots};
+XP_TYPE(imports_spec, "Imports", xp_imports, XP_WITH_GC, {Py_tp_new, imports_new}, XP_LIFE_SLOTS(imports),
+        XP_METHODS({"get", imports_get, METH_O, NULL},
+                   {"add", XP_FAST(imports_add), METH_FASTCALL, NULL},
+                   {"forget", imports_forget, METH_O, NULL},
+                   {"objects", imports_objects, METH_NOARGS, NULL},
+                   {"hold", XP_FAST(imports_hold), METH_FASTCALL, NULL},
+                   {"open", XP_FAST(imports_open), METH_FASTCALL, NULL},
+                   {"decide", XP_FAST(imports_decide), METH_FASTCALL, NULL},
+                   {"decided", imports_decided, METH_O, NULL}),
+        XP_FIELDS({"peers", T_OBJECT_EX, offsetof(xp_imports, peers), READONLY, NULL}))
 
-int xp_init_imports(PyObject *module) { return xp_add_type(module, &imports_spec); }
+XP_PART(imports, NULL, XP_ADD(imports_spec))

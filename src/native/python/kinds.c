@@ -134,20 +134,17 @@ void xp_learn_kind(PyObject *kinds, const xp_kind_key *key, const xp_kind *said)
 
 static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs))) {
-        PyErr_SetString(PyExc_TypeError, "Kinds() takes no arguments");
-        return NULL;
-    }
+    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs)))
+        return xp_refuse(PyExc_TypeError, "Kinds() takes no arguments");
     xp_kinds *self = (xp_kinds *)PyType_GenericAlloc(type, 0);
     if (self)
         pthread_mutex_init(&self->mu, NULL);
     return (PyObject *)self;
 }
 
-static int traverse(PyObject *object, visitproc visit, void *arg)
+static int visit_all(PyObject *object, visitproc visit, void *arg)
 {
     const xp_kinds *self = (const xp_kinds *)object;
-    Py_VISIT(Py_TYPE(object));
     for (uint32_t i = 0; i < self->count; i++) { /* without the lock: no thread can be inside now */
         Py_VISIT(self->all[i].key.type);
         Py_VISIT(self->all[i].key.device);
@@ -157,7 +154,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-static int clear(PyObject *object)
+static void drop_all(PyObject *object)
 {
     xp_kinds *self = (xp_kinds *)object;
     pthread_mutex_lock(&self->mu);
@@ -167,29 +164,23 @@ static int clear(PyObject *object)
     self->count = 0;
     pthread_mutex_unlock(&self->mu);
     drop(all, count);
-    return 0;
 }
 
-static void dealloc(PyObject *object)
+static void end(PyObject *object)
 {
-    PyObject_GC_UnTrack(object);
-    clear(object);
+    drop_all(object);
     pthread_mutex_destroy(&((xp_kinds *)object)->mu);
-    xp_free(object);
 }
+
+XP_LIFE(kinds, .end = end, .visit = visit_all, .drop = drop_all)
 
 static PyObject *forget(PyObject *object, PyObject *Py_UNUSED(none))
 {
-    clear(object);
+    drop_all(object);
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {{"clear", forget, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyType_Slot slots[] = {
-    {Py_tp_new, new},     {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL},
-};
-static PyType_Spec spec = {"xpushare._native.Kinds", sizeof(xp_kinds), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                           slots};
+XP_TYPE(spec, "Kinds", xp_kinds, XP_WITH_GC, {Py_tp_new, new}, XP_LIFE_SLOTS(kinds),
+        XP_METHODS({"clear", forget, METH_NOARGS, NULL}))
 
-int xp_init_kinds(PyObject *module) { return xp_keep_type(module, &spec, &xp_types_of(module)->kinds); }
+XP_PART(kinds, NULL, XP_KEEP(spec, kinds))

@@ -2,6 +2,8 @@
 #ifndef XP_KINDS_H
 #define XP_KINDS_H
 
+#define XP_KINDS_MOST 64u /* kinds that `Leaves` distinguishes; Python's numbers begin after them */
+
 #include "dlpack.h"
 #include "objects.h"
 

@@ -9,7 +9,6 @@
 
 #include <stdlib.h>
 
-#define KINDS_MOST 64u /* kinds that are distinguished here; Python's numbers begin after them */
 #define AHEAD_GAP 4096u /* bytes between arrays that lie end to end: fewer than a page of any device */
 #define BEHIND_MOST 1024 /* how many arrays that lie before another one are examined */
 #define AHEAD_MOST (500u << 20) /* with pages of 2 MiB, about as many as one answer of an exporter has descriptors */
@@ -74,13 +73,9 @@ typedef struct {
     bool unknown;            /* the finder does not find the array at `at` */
 } xp_leaves;
 
-static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
+static int visit_parts(PyObject *object, visitproc visit, void *arg)
 {
     xp_leaves *self = (xp_leaves *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->arrays);
-    Py_VISIT(self->dtypes);
-    Py_VISIT(self->known);
     for (uint32_t i = 0; i < self->kind_count; i++) {
         Py_VISIT(self->kinds[i].named);
         XP_KIND_VISIT(&self->kinds[i].said);
@@ -95,11 +90,9 @@ static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-/* No tp_clear: its objects never refer to it, since only a call of `share` has it. */
-static void leaves_dealloc(PyObject *object)
+static void release_parts(PyObject *object)
 {
     xp_leaves *self = (xp_leaves *)object;
-    PyObject_GC_UnTrack(object);
     for (uint32_t i = 0; i < self->kind_count; i++) {
         Py_XDECREF(self->kinds[i].named);
         xp_kind_drop(&self->kinds[i].said);
@@ -110,27 +103,24 @@ static void leaves_dealloc(PyObject *object)
         for (size_t j = 0; j < sizeof all / sizeof *all; j++)
             Py_XDECREF(all[j]);
     }
-    Py_XDECREF(self->arrays);
-    Py_XDECREF(self->known);
-    Py_XDECREF(self->dtypes);
     if (self->leaves != &self->one)
         PyMem_Free(self->leaves);
     PyMem_Free(self->kinds);
     PyMem_Free(self->places);
     PyMem_Free(self->spans);
     PyMem_Free(self->pool);
-    xp_free(object);
 }
+
+/* The collector clears nothing: its objects never refer to it, since only a call of `share` has it. */
+XP_LIFE(leaves, .end = release_parts, .visit = visit_parts, .fixed = XP_OBJECTS(xp_leaves, arrays, known, dtypes))
 
 static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     const xp_types *types = xp_types_by(type, leaves_dealloc);
     Py_ssize_t n = kwargs && PyDict_Size(kwargs) ? 0 : PyTuple_Size(args);
     PyObject *arrays = n > 0 ? PyTuple_GetItem(args, 0) : NULL, *known = n > 2 ? PyTuple_GetItem(args, 2) : NULL;
-    if (n < 2 || n > 3 || !PyList_Check(arrays) || (known && !xp_is_kinds(types, known))) {
-        PyErr_SetString(PyExc_TypeError, "Leaves() takes a list, whether it is shared read-only, and perhaps Kinds");
-        return NULL;
-    }
+    if (n < 2 || n > 3 || !PyList_Check(arrays) || (known && !xp_is_kinds(types, known)))
+        return xp_refuse(PyExc_TypeError, "Leaves() takes a list, whether it is shared read-only, and perhaps Kinds");
     int read_only = PyObject_IsTrue(PyTuple_GetItem(args, 1));
     if (read_only < 0)
         return NULL;
@@ -273,7 +263,7 @@ static leaf_kind *kind_like(xp_leaves *self, const leaf_kind *wanted)
     for (uint32_t i = 0; i < self->kind_count; i++)
         if (xp_same_kind(&self->kinds[i].key, &wanted->key))
             return &self->kinds[i];
-    if (self->kind_count == KINDS_MOST || !grow(&self->kinds, self->kind_count, &self->kind_room, sizeof *self->kinds))
+    if (self->kind_count == XP_KINDS_MOST || !grow(&self->kinds, self->kind_count, &self->kind_room, sizeof *self->kinds))
         return NULL;
     leaf_kind *made = &self->kinds[self->kind_count];
     *made = *wanted;
@@ -459,8 +449,7 @@ static leaf_kind *kind_arg(const xp_leaves *self, PyObject *number)
         return NULL;
     if (at < self->kind_count)
         return &self->kinds[at];
-    PyErr_SetString(PyExc_IndexError, "there is no such kind");
-    return NULL;
+    return xp_refuse(PyExc_IndexError, "there is no such kind");
 }
 
 /* stream(kind): the number of the stream that the kind's library works on now, or None */
@@ -505,10 +494,8 @@ static PyObject *leaves_finds(PyObject *object, PyObject *const *args, Py_ssize_
     leaf_kind *k = xp_arity("finds", n, 3, 3) < 0 ? NULL : kind_arg(self, args[0]);
     if (k == NULL)
         return NULL;
-    if (!xp_is_recogniser(self->types, args[1]) || k->said.device == NULL) {
-        PyErr_SetString(PyExc_TypeError, "finds() takes a kind that is settled, and a Recogniser");
-        return NULL;
-    }
+    if (!xp_is_recogniser(self->types, args[1]) || k->said.device == NULL)
+        return xp_refuse(PyExc_TypeError, "finds() takes a kind that is settled, and a Recogniser");
     if (k->said.finder == NULL) {
         k->said.finder = Py_NewRef(args[1]);
         k->said.info = Py_NewRef(args[2]);
@@ -526,10 +513,8 @@ static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssiz
     leaf_kind *k = xp_arity("produce", n, 4, 4) < 0 ? NULL : kind_arg(self, args[0]);
     if (k == NULL || (args[2] != Py_None && xp_as_u64(args[2], &k->said.number) < 0))
         return NULL;
-    if (args[1] != Py_None && !xp_is_resource(types, args[1])) {
-        PyErr_SetString(PyExc_TypeError, "that is not a Resource");
-        return NULL;
-    }
+    if (args[1] != Py_None && !xp_is_resource(types, args[1]))
+        return xp_refuse(PyExc_TypeError, "that is not a Resource");
     PyObject *before = k->said.work;
     k->said.work = args[1] == Py_None ? NULL : Py_NewRef(args[1]);
     Py_XDECREF(before);
@@ -788,7 +773,7 @@ static PyObject *leaves_skip(PyObject *object, PyObject *Py_UNUSED(none))
 }
 
 /* put(index, range, first, shape, strides, dtype, kind): an array covers that range, and its first element is
- * `first` bytes into it. kind: a number of Python's, from KINDS_MOST on */
+ * `first` bytes into it. kind: a number of Python's, from XP_KINDS_MOST on */
 static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -803,10 +788,9 @@ static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     const xp_range *r = xp_range_of(types, args[1]);
     const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
-    if (m == NULL || index >= (uint64_t)self->n || ndim < 0 || nsteps != ndim || kind < KINDS_MOST) {
-        PyErr_SetString(PyExc_ValueError, "that is not a range of an allocation, or shape and strides differ in length");
-        return NULL;
-    }
+    if (m == NULL || index >= (uint64_t)self->n || ndim < 0 || nsteps != ndim || kind < XP_KINDS_MOST)
+        return xp_refuse(PyExc_ValueError,
+                         "that is not a range of an allocation, or shape and strides differ in length");
     leaf *l = &self->leaves[index];
     uint32_t number;
     if (dtype_number(self, args[5], &number) < 0)
@@ -838,10 +822,8 @@ static PyObject *range_of(const xp_leaves *self, const xp_types *types, const le
 {
     const xp_allocation *m = xp_allocation_of(types, p->allocation);
     uint64_t low = whole ? p->start : p->low, high = whole ? p->end : p->high;
-    if (m == NULL) {
-        PyErr_SetString(PyExc_TypeError, "that is not an Allocation");
-        return NULL;
-    }
+    if (m == NULL)
+        return xp_refuse(PyExc_TypeError, "that is not an Allocation");
     return xp_range_new(types, p->allocation, low - m->address, high - low, p->device, p->context,
                         self->read_only || p->read_only, p->handle ? p->handle : Py_None, p->keep ? p->keep : Py_None);
 }
@@ -859,10 +841,8 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
     bool placed = n == 0 || PyDict_Check(args[0]);
     for (Py_ssize_t i = 0; i < self->n && placed; i++)
         placed = self->leaves[i].placed;
-    if (!placed) {
-        PyErr_SetString(PyExc_TypeError, "groups() takes a dict, once all arrays are placed");
-        return NULL;
-    }
+    if (!placed)
+        return xp_refuse(PyExc_TypeError, "groups() takes a dict, once all arrays are placed");
     bool whole = n && args[2] == Py_True, some = n && PyDict_Size(args[0]);
     for (uint32_t i = 0; i < self->place_count; i++)
         self->places[i].numbered = false;
@@ -886,14 +866,14 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
             if ((named && xp_as_int(named, &event) < 0) || PyErr_Occurred())
                 Py_CLEAR(found);
             Py_XDECREF(key);
-            const leaf_kind *k = l->kind < KINDS_MOST ? &self->kinds[l->kind] : NULL;
+            const leaf_kind *k = l->kind < XP_KINDS_MOST ? &self->kinds[l->kind] : NULL;
             if (k && dtype_number(self, k->key.type ? k->said.dtype : k->key.dtype, &number) < 0)
                 Py_CLEAR(found);
             last = l->kind;
         }
         l->as.memory = p ? p->number : 0;
         l->as.event = (uint32_t)(event + 1);
-        if (l->kind < KINDS_MOST)
+        if (l->kind < XP_KINDS_MOST)
             l->as.dtype = number;
         l->as.offset = p ? l->address - (whole ? p->start : p->low) : 0;
     }
@@ -911,10 +891,8 @@ static char *copy_handles(const xp_types *types, char *at, PyObject *handles, bo
         if (points && (!PyArg_ParseTuple(item, "OO!", &handle, &PyLong_Type, &number) || xp_as_u64(number, &point) < 0))
             return NULL;
         const xp_handle *h = xp_handle_of(types, handle);
-        if (h == NULL) {
-            PyErr_SetString(PyExc_TypeError, "that is not a handle");
-            return NULL;
-        }
+        if (h == NULL)
+            return xp_refuse(PyExc_TypeError, "that is not a handle");
         at = (char *)memcpy(at, h, sizeof *h) + sizeof *h;
         if (points)
             at = (char *)memcpy(at, &point, sizeof point) + sizeof point;
@@ -974,48 +952,29 @@ static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t
     Py_ssize_t text_nbytes;
     if (key == NULL || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0)
         return NULL;
-    if (!PyTuple_Check(args[1]) || !PyTuple_Check(args[2]) || !self->grouped) {
-        PyErr_SetString(PyExc_TypeError, "seal() takes tuples, after `groups`");
-        return NULL;
-    }
+    if (!PyTuple_Check(args[1]) || !PyTuple_Check(args[2]) || !self->grouped)
+        return xp_refuse(PyExc_TypeError, "seal() takes tuples, after `groups`");
     return sealed(self, types, key, args[1], args[2], text, (uint64_t)text_nbytes);
 }
 
-static PyMethodDef leaves_methods[] = {
-    {"view", XP_FAST(leaves_view), METH_FASTCALL, NULL},
-    {"stream", leaves_stream, METH_O, NULL},
-    {"settle", XP_FAST(leaves_settle), METH_FASTCALL, NULL},
-    {"finds", XP_FAST(leaves_finds), METH_FASTCALL, NULL},
-    {"produce", XP_FAST(leaves_produce), METH_FASTCALL, NULL},
-    {"producers", leaves_producers, METH_NOARGS, NULL},
-    {"next", XP_FAST(leaves_next), METH_FASTCALL, NULL},
-    {"where", leaves_where, METH_NOARGS, NULL},
-    {"learn", XP_FAST(leaves_learn), METH_FASTCALL, NULL},
-    {"skip", leaves_skip, METH_NOARGS, NULL},
-    {"put", XP_FAST(leaves_put), METH_FASTCALL, NULL},
-    {"groups", XP_FAST(leaves_groups), METH_FASTCALL, NULL},
-    {"seal", XP_FAST(leaves_seal), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyMemberDef leaves_members[] = {
-    {"arrays", T_OBJECT_EX, offsetof(xp_leaves, arrays), READONLY, NULL},
-    {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL},
-    {"copied", T_ULONGLONG, offsetof(xp_leaves, copied), 0, NULL},
-    {"read_only", T_BOOL, offsetof(xp_leaves, read_only), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot leaves_slots[] = {
-    {Py_tp_new, leaves_new},           {Py_tp_dealloc, leaves_dealloc}, {Py_tp_traverse, leaves_traverse},
-    {Py_tp_methods, leaves_methods},   {Py_tp_members, leaves_members}, {0, NULL},
-};
-static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, leaves_slots};
+XP_TYPE(leaves_spec, "Leaves", xp_leaves, XP_WITH_GC | Py_TPFLAGS_BASETYPE, {Py_tp_new, leaves_new},
+        XP_LIFE_SLOTS(leaves),
+        XP_METHODS({"view", XP_FAST(leaves_view), METH_FASTCALL, NULL},
+                   {"stream", leaves_stream, METH_O, NULL},
+                   {"settle", XP_FAST(leaves_settle), METH_FASTCALL, NULL},
+                   {"finds", XP_FAST(leaves_finds), METH_FASTCALL, NULL},
+                   {"produce", XP_FAST(leaves_produce), METH_FASTCALL, NULL},
+                   {"producers", leaves_producers, METH_NOARGS, NULL},
+                   {"next", XP_FAST(leaves_next), METH_FASTCALL, NULL},
+                   {"where", leaves_where, METH_NOARGS, NULL},
+                   {"learn", XP_FAST(leaves_learn), METH_FASTCALL, NULL},
+                   {"skip", leaves_skip, METH_NOARGS, NULL},
+                   {"put", XP_FAST(leaves_put), METH_FASTCALL, NULL},
+                   {"groups", XP_FAST(leaves_groups), METH_FASTCALL, NULL},
+                   {"seal", XP_FAST(leaves_seal), METH_FASTCALL, NULL}),
+        XP_FIELDS({"arrays", T_OBJECT_EX, offsetof(xp_leaves, arrays), READONLY, NULL},
+                  {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL},
+                  {"copied", T_ULONGLONG, offsetof(xp_leaves, copied), 0, NULL},
+                  {"read_only", T_BOOL, offsetof(xp_leaves, read_only), READONLY, NULL}))
 
-int xp_init_leaves(PyObject *module)
-{
-    xp_types *types = xp_types_of(module);
-    types->itemsize = PyUnicode_InternFromString("itemsize");
-    if (types->itemsize == NULL || PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0)
-        return -1;
-    return xp_add_type(module, &leaves_spec);
-}
+XP_PART(leaves, NULL, XP_ADD(leaves_spec))

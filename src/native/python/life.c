@@ -11,6 +11,9 @@ int xp_object_traverse(const xp_lifetime *life, PyObject *self, visitproc visit,
             Py_VISIT(*object_at(self, *at));
         for (const uint16_t *at = life->cleared; at && *at; at++)
             Py_VISIT(*object_at(self, *at));
+        int rc = life->visit ? life->visit(self, visit, arg) : 0;
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -30,8 +33,11 @@ static void drop(PyObject *self, const uint16_t *at)
 
 int xp_object_clear(const xp_lifetime *life, PyObject *self)
 {
-    for (; life; life = life->base)
+    for (; life; life = life->base) {
         drop(self, life->cleared);
+        if (life->drop)
+            life->drop(self);
+    }
     return 0;
 }
 

@@ -20,6 +20,10 @@ typedef struct xp_lifetime {
      * Those in `fixed` are set when the object is made, and stay until it dies, as a tuple's items do: each cycle
      * through them passes through something that was set later. NULL if there are none. */
     const uint16_t *fixed, *cleared;
+    /* Objects in arrays and lists: `visit` visits them, and `drop` releases those that the collector may clear. `end`
+     * releases them, too. NULL if there are none. */
+    int (*visit)(PyObject *self, visitproc visit, void *arg);
+    void (*drop)(PyObject *self);
 } xp_lifetime;
 
 int xp_object_traverse(const xp_lifetime *life, PyObject *self, visitproc visit, void *arg);
@@ -55,5 +59,15 @@ void xp_object_dealloc(const xp_lifetime *life, PyObject *self);
     static int name##_clear(PyObject *self) { return xp_object_clear(&name##_life, self); }
 #define XP_LIFE_SLOTS(name)                                                                                            \
     {Py_tp_dealloc, name##_dealloc}, {Py_tp_traverse, name##_traverse}, { Py_tp_clear, name##_clear }
+
+/* Define the PyType_Spec of a type: XP_TYPE(variable, name, struct, flags, slot, ...) */
+#define XP_TYPE(spec, name, object, flags, ...)                                                                        \
+    static PyType_Slot spec##_slots[] = {__VA_ARGS__, {0, NULL}};                                                      \
+    static PyType_Spec spec = {"xpushare._native." name, sizeof(object), 0, flags, spec##_slots};
+/* Its tables */
+#define XP_FUNCTIONS(...) ((PyMethodDef[]){__VA_ARGS__, {NULL, NULL, 0, NULL}})
+#define XP_METHODS(...) {Py_tp_methods, XP_FUNCTIONS(__VA_ARGS__)}
+#define XP_FIELDS(...) {Py_tp_members, (PyMemberDef[]){__VA_ARGS__, {NULL, 0, 0, 0, NULL}}}
+#define XP_GETSET(...) {Py_tp_getset, (PyGetSetDef[]){__VA_ARGS__, {NULL, NULL, NULL, NULL, NULL}}}
 
 #endif

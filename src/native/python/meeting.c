@@ -61,17 +61,12 @@ static PyObject *meet_directly(const xp_types *types, const xp_handle *h)
 static PyObject *meet_by(const xp_types *types, const xp_handle *h, PyObject *const *fds, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++)
-        if (!PyObject_TypeCheck(fds[i], types->owned_fd)) {
-            PyErr_SetString(PyExc_TypeError, "meet() takes Fields, then OwnedFds");
-            return NULL;
-        }
+        if (!PyObject_TypeCheck(fds[i], types->owned_fd))
+            return xp_refuse(PyExc_TypeError, "meet() takes Fields, then OwnedFds");
     xp_exporter_fds r = {xp_fd_number(fds[0]), xp_fd_number(fds[1]), xp_fd_number(fds[2]), -1};
     xp_met met;
     xp_refusal why;
-    bool good;
-    Py_BEGIN_ALLOW_THREADS
-    good = xp_meet(h, &r, &met, &why);
-    Py_END_ALLOW_THREADS
+    bool good = XP_UNLOCKED(xp_meet(h, &r, &met, &why));
     if (!good)
         return xp_refused(types, &why);
     xp_take_fd(fds[1]); /* they are the domain's */
@@ -85,10 +80,8 @@ static PyObject *meet(PyObject *module, PyObject *const *args, Py_ssize_t n)
     if (xp_arity("meet", n, 1, 5) < 0)
         return NULL;
     const xp_handle *h = xp_fields_of(types, args[0]);
-    if (h == NULL || n == 2 || n == 3) {
-        PyErr_SetString(PyExc_TypeError, "meet() takes Fields, then none or at least three descriptors");
-        return NULL;
-    }
+    if (h == NULL || n == 2 || n == 3)
+        return xp_refuse(PyExc_TypeError, "meet() takes Fields, then none or at least three descriptors");
     return n == 1 ? meet_directly(types, h) : meet_by(types, h, args + 1, n - 1);
 }
 

@@ -23,11 +23,8 @@ static PyObject *copy(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
     if (xp_arity("copy", n, 3, 3) < 0 || xp_as_u64(args[0], &dst) < 0 || xp_as_u64(args[1], &src) < 0 ||
         xp_as_u64(args[2], &nbytes) < 0 || block_args("copy", dst, nbytes) < 0 || block_args("copy", src, nbytes) < 0)
         return NULL;
-    if (nbytes) {
-        Py_BEGIN_ALLOW_THREADS
-        memmove((void *)(uintptr_t)dst, (void *)(uintptr_t)src, nbytes);
-        Py_END_ALLOW_THREADS
-    }
+    if (nbytes)
+        XP_UNLOCKED_DO(memmove((void *)(uintptr_t)dst, (void *)(uintptr_t)src, nbytes));
     Py_RETURN_NONE;
 }
 
@@ -41,12 +38,9 @@ static PyObject *fill(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
     uint64_t unit = (uint64_t)pattern.len;
     if (unit == 0 || nbytes % unit) {
         PyBuffer_Release(&pattern);
-        PyErr_SetString(PyExc_ValueError, "fill(): nbytes must be a multiple of the pattern's length");
-        return NULL;
+        return xp_refuse(PyExc_ValueError, "fill(): nbytes must be a multiple of the pattern's length");
     }
-    Py_BEGIN_ALLOW_THREADS
-    xp_fill((char *)(uintptr_t)dst, pattern.buf, unit, nbytes);
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_fill((char *)(uintptr_t)dst, pattern.buf, unit, nbytes));
     PyBuffer_Release(&pattern);
     Py_RETURN_NONE;
 }
@@ -59,9 +53,7 @@ static PyObject *mapped(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_
     int found;
     if (xp_arity("mapped", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u64(args[1], &nbytes) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    found = xp_mapped(address, nbytes, &ours);
-    Py_END_ALLOW_THREADS
+    found = XP_UNLOCKED(xp_mapped(address, nbytes, &ours));
     return found < 0 ? xp_oserror_of(errno, "/proc/self/maps") : PyUnicode_FromString(answers[found]);
 }
 
@@ -78,9 +70,7 @@ static PyObject *readable(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssiz
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
-    Py_BEGIN_ALLOW_THREADS
-    found = address >= XP_LEAST_ADDRESS && xp_readable(address, nbytes);
-    Py_END_ALLOW_THREADS
+    found = XP_UNLOCKED(address >= XP_LEAST_ADDRESS && xp_readable(address, nbytes));
     return PyBool_FromLong(found);
 }
 
@@ -132,15 +122,10 @@ static PyObject *mapping_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO|Opp", names, &fd, &o_nbytes, &o_offset, &writable, &populate) ||
         xp_as_u64(o_nbytes, &nbytes) < 0 || (o_offset && xp_as_u64(o_offset, &offset) < 0))
         return NULL;
-    if (nbytes > INT64_MAX || offset > INT64_MAX - nbytes) {
-        PyErr_SetString(PyExc_ValueError, "a mapping of that size or offset cannot be");
-        return NULL;
-    }
-    char *base;
-    Py_BEGIN_ALLOW_THREADS
-    base = mmap(NULL, nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | (populate ? MAP_POPULATE : 0),
-                fd, (off_t)offset);
-    Py_END_ALLOW_THREADS
+    if (nbytes > INT64_MAX || offset > INT64_MAX - nbytes)
+        return xp_refuse(PyExc_ValueError, "a mapping of that size or offset cannot be");
+    char *base = XP_UNLOCKED(mmap(NULL, nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                             MAP_SHARED | (populate ? MAP_POPULATE : 0), fd, (off_t)offset));
     return base == MAP_FAILED ? xp_oserror("mmap") : range_new(type, base, nbytes);
 }
 
@@ -152,10 +137,8 @@ static PyObject *reservation_new(PyTypeObject *type, PyObject *args, PyObject *k
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", names, &o_nbytes, &o_address) ||
         xp_as_u64(o_nbytes, &nbytes) < 0 || (o_address && xp_as_u64(o_address, &address) < 0))
         return NULL;
-    if (nbytes > INT64_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a reservation of that size cannot be");
-        return NULL;
-    }
+    if (nbytes > INT64_MAX)
+        return xp_refuse(PyExc_ValueError, "a reservation of that size cannot be");
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (address ? MAP_FIXED_NOREPLACE : 0);
     char *base = mmap((void *)(uintptr_t)address, nbytes, PROT_NONE, flags, -1, 0);
     if (base == MAP_FAILED)
@@ -170,19 +153,15 @@ static PyObject *reservation_new(PyTypeObject *type, PyObject *args, PyObject *k
 static int range_part(xp_range *r, uint64_t at, uint64_t nbytes)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (nbytes == 0 || at % page || nbytes % page || at > r->nbytes || nbytes > r->nbytes - at) {
-        PyErr_SetString(PyExc_ValueError, "not whole pages inside the reservation");
-        return -1;
-    }
+    if (nbytes == 0 || at % page || nbytes % page || at > r->nbytes || nbytes > r->nbytes - at)
+        return xp_invalid("not whole pages inside the reservation");
     return 0;
 }
 
 static int access_bits(int access)
 {
-    if (access < 0 || access > 2) {
-        PyErr_SetString(PyExc_ValueError, "access must be 0, 1 or 2");
-        return -1;
-    }
+    if (access < 0 || access > 2)
+        return xp_invalid("access must be 0, 1 or 2");
     return access == 0 ? PROT_NONE : access == 1 ? PROT_READ : PROT_READ | PROT_WRITE;
 }
 
@@ -195,10 +174,8 @@ static PyObject *reservation_map(PyObject *self, PyObject *const *args, Py_ssize
         xp_as_u64(args[2], &offset) < 0 || xp_as_u64(args[3], &nbytes) < 0 || xp_as_int(args[4], &access) < 0 ||
         range_part(r, at, nbytes) < 0 || (bits = access_bits(access)) < 0)
         return NULL;
-    if (offset > INT64_MAX - nbytes) {
-        PyErr_SetString(PyExc_ValueError, "not an offset of a file");
-        return NULL;
-    }
+    if (offset > INT64_MAX - nbytes)
+        return xp_refuse(PyExc_ValueError, "not an offset of a file");
     if (mmap(r->base + at, nbytes, bits, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == MAP_FAILED)
         return xp_oserror("mmap");
     Py_RETURN_NONE;
@@ -233,13 +210,6 @@ static PyObject *reservation_protect(PyObject *self, PyObject *args, PyObject *k
     Py_RETURN_NONE;
 }
 
-static PyMethodDef reservation_methods[] = {
-    {"map", XP_FAST(reservation_map), METH_FASTCALL, NULL},
-    {"unmap", XP_FAST(reservation_unmap), METH_FASTCALL, NULL},
-    {"protect", XP_FAST(reservation_protect), METH_VARARGS | METH_KEYWORDS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes) { return range_new(type, base, nbytes); }
 
 const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes)
@@ -257,9 +227,7 @@ static PyObject *mapping_imported(PyObject *cls, PyObject *args)
     if (!PyArg_ParseTuple(args, "iKKp", &fd, &inode, &nbytes, &writable))
         return NULL;
     xp_memfd wanted = {.inode = inode, .nbytes = nbytes};
-    Py_BEGIN_ALLOW_THREADS
-    base = xp_map_memfd(fd, &wanted, writable, NULL, &error);
-    Py_END_ALLOW_THREADS
+    base = XP_UNLOCKED(xp_map_memfd(fd, &wanted, writable, NULL, &error));
     return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
 }
 
@@ -270,10 +238,8 @@ static PyObject *mapping_keep(PyObject *self, PyObject *const *args, Py_ssize_t 
     int owned = o_fd ? PyObject_IsTrue(args[1]) : -1;
     if (owned < 0)
         return NULL;
-    if (o_fd != Py_None && PyObject_TypeCheck(o_fd, ((xp_types *)PyType_GetModuleState(Py_TYPE(self)))->owned_fd) == 0) {
-        PyErr_SetString(PyExc_TypeError, "keep() takes an OwnedFd or None");
-        return NULL;
-    }
+    if (o_fd != Py_None && PyObject_TypeCheck(o_fd, ((xp_types *)PyType_GetModuleState(Py_TYPE(self)))->owned_fd) == 0)
+        return xp_refuse(PyExc_TypeError, "keep() takes an OwnedFd or None");
     int fd = o_fd == Py_None ? -1 : xp_take_fd(o_fd);
     char *base = r->base;
     uint64_t number = 0;
@@ -312,9 +278,7 @@ static PyObject *mapping_kept(PyObject *cls, PyObject *arg)
     bool found;
     if (xp_as_u64(arg, &nbytes) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    found = xp_take_kept(nbytes, &base, &number);
-    Py_END_ALLOW_THREADS
+    found = XP_UNLOCKED(xp_take_kept(nbytes, &base, &number));
     if (!found)
         Py_RETURN_NONE;
     return with_fd((PyTypeObject *)cls, base, nbytes, number);
@@ -328,42 +292,28 @@ static PyObject *mapping_owned(PyObject *cls, PyObject *arg)
     bool found;
     if (xp_as_u64(arg, &number) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    found = xp_take_owned(number, &base, &nbytes, &fd);
-    Py_END_ALLOW_THREADS
+    found = XP_UNLOCKED(xp_take_owned(number, &base, &nbytes, &fd));
     if (!found)
         Py_RETURN_NONE;
     return with_fd((PyTypeObject *)cls, base, nbytes, fd);
 }
 
-static PyMethodDef mapping_methods[] = {
-    {"keep", XP_FAST(mapping_keep), METH_FASTCALL, NULL},
-    {"kept", mapping_kept, METH_O | METH_CLASS, NULL},
-    {"owned", mapping_owned, METH_O | METH_CLASS, NULL},
-    {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL},
-    {NULL, NULL, 0, NULL},
-};
+XP_TYPE(mapping_spec, "Mapping", xp_range, Py_TPFLAGS_DEFAULT, {Py_tp_new, mapping_new}, {Py_tp_dealloc, range_dealloc},
+        {Py_tp_members, range_members},
+        XP_METHODS({"keep", XP_FAST(mapping_keep), METH_FASTCALL, NULL},
+                   {"kept", mapping_kept, METH_O | METH_CLASS, NULL},
+                   {"owned", mapping_owned, METH_O | METH_CLASS, NULL},
+                   {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL}))
 
-static PyType_Slot mapping_slots[] = {
-    {Py_tp_new, mapping_new},       {Py_tp_dealloc, range_dealloc},
-    {Py_tp_members, range_members}, {Py_tp_methods, mapping_methods}, {0, NULL},
-};
-static PyType_Spec mapping_spec = {"xpushare._native.Mapping", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT, mapping_slots};
-
-static PyType_Slot reservation_slots[] = {
-    {Py_tp_new, reservation_new},   {Py_tp_dealloc, range_dealloc},
-    {Py_tp_members, range_members}, {Py_tp_methods, reservation_methods}, {0, NULL},
-};
-static PyType_Spec reservation_spec = {"xpushare._native.Reservation", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT,
-                                       reservation_slots};
+XP_TYPE(reservation_spec, "Reservation", xp_range, Py_TPFLAGS_DEFAULT, {Py_tp_new, reservation_new},
+        {Py_tp_dealloc, range_dealloc}, {Py_tp_members, range_members},
+        XP_METHODS({"map", XP_FAST(reservation_map), METH_FASTCALL, NULL},
+                   {"unmap", XP_FAST(reservation_unmap), METH_FASTCALL, NULL},
+                   {"protect", XP_FAST(reservation_protect), METH_VARARGS | METH_KEYWORDS, NULL}))
 
 static PyObject *trim(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
-    uint64_t nbytes;
-    Py_BEGIN_ALLOW_THREADS
-    nbytes = xp_trim();
-    Py_END_ALLOW_THREADS
-    return PyLong_FromUnsignedLongLong(nbytes);
+    return PyLong_FromUnsignedLongLong(XP_UNLOCKED(xp_trim()));
 }
 
 static PyObject *kept_nbytes(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
@@ -371,21 +321,11 @@ static PyObject *kept_nbytes(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     return PyLong_FromUnsignedLongLong(xp_kept_nbytes());
 }
 
-static PyMethodDef functions[] = {
-    {"trim", trim, METH_NOARGS, NULL},
-    {"kept_nbytes", kept_nbytes, METH_NOARGS, NULL},
-    {"copy", XP_FAST(copy), METH_FASTCALL, NULL},
-    {"fill", XP_FAST(fill), METH_FASTCALL, NULL},
-    {"mapped", XP_FAST(mapped), METH_FASTCALL, NULL},
-    {"readable", XP_FAST(readable), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-int xp_init_memory(PyObject *module)
-{
-    if (PyModule_AddFunctions(module, functions) < 0 ||
-        PyModule_AddIntConstant(module, "LEAST_ADDRESS", XP_LEAST_ADDRESS) < 0 ||
-        xp_keep_type(module, &mapping_spec, &xp_types_of(module)->mapping) < 0)
-        return -1;
-    return xp_add_type(module, &reservation_spec);
-}
+XP_PART(memory,
+        XP_FUNCTIONS({"trim", trim, METH_NOARGS, NULL},
+                     {"kept_nbytes", kept_nbytes, METH_NOARGS, NULL},
+                     {"copy", XP_FAST(copy), METH_FASTCALL, NULL},
+                     {"fill", XP_FAST(fill), METH_FASTCALL, NULL},
+                     {"mapped", XP_FAST(mapped), METH_FASTCALL, NULL},
+                     {"readable", XP_FAST(readable), METH_FASTCALL, NULL}),
+        XP_KEEP(mapping_spec, mapping), XP_ADD(reservation_spec))

@@ -117,10 +117,8 @@ static PyObject *message_flaw(PyObject *object, PyObject *sizes)
     const xp_message_object *self = (xp_message_object *)object;
     uint32_t few[16], *itemsizes = few;
     Py_ssize_t n = PyTuple_Check(sizes) ? PyTuple_Size(sizes) : -1;
-    if (n < 0) {
-        PyErr_SetString(PyExc_TypeError, "item sizes are a tuple");
-        return NULL;
-    }
+    if (n < 0)
+        return xp_refuse(PyExc_TypeError, "item sizes are a tuple");
     if (!is_read(self, "flaw") || (n > 16 && (itemsizes = PyMem_Calloc((size_t)n, sizeof *itemsizes)) == NULL))
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     int rc = 0;
@@ -205,10 +203,8 @@ static PyObject *message_arrays(PyObject *object, PyObject *const *args, Py_ssiz
     if (xp_arity("arrays", n, 3, 3) < 0)
         return NULL;
     if (!PyList_Check(args[0]) || !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||
-        PyList_Size(args[0]) != m->head.memory) {
-        PyErr_SetString(PyExc_TypeError, "arrays() takes a list with a range for each memory, a tuple and a dict");
-        return NULL;
-    }
+        PyList_Size(args[0]) != m->head.memory)
+        return xp_refuse(PyExc_TypeError, "arrays() takes a list with a range for each memory, a tuple and a dict");
     int64_t dims[2 * XP_ARRAY_DIMS];
     uint64_t step = 0;
     xp_leaf l;
@@ -285,10 +281,8 @@ static PyObject *message_tensors(PyObject *object, PyObject *const *args, Py_ssi
         return NULL;
     if (api == NULL || api->to_object == NULL)
         Py_RETURN_NONE;
-    if (!PyList_Check(args[1]) || !PyTuple_Check(args[2]) || PyList_Size(args[1]) != m->head.memory) {
-        PyErr_SetString(PyExc_TypeError, "places are a list, one for each memory, and dtypes a tuple");
-        return NULL;
-    }
+    if (!PyList_Check(args[1]) || !PyTuple_Check(args[2]) || PyList_Size(args[1]) != m->head.memory)
+        return xp_refuse(PyExc_TypeError, "places are a list, one for each memory, and dtypes a tuple");
     uint32_t places = m->head.memory, dtypes = (uint32_t)PyTuple_Size(args[2]);
     PyObject *fixed = PyList_AsTuple(args[1]); /* the numbers in it may be objects that run Python */
     element *kinds = fixed ? elements_of(args[2], dtypes) : NULL;
@@ -369,42 +363,26 @@ static PyObject *message_following(PyObject *object, PyObject *newest)
     return made;
 }
 
-static PyMemberDef message_members[] = {
-    XP_WEAKREFS(xp_message_object),
-    {"closed", T_BOOL, offsetof(xp_message_object, closed), READONLY, "Whether `close` was called."},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef message_getset[] = {
-    {"_text", message_text, NULL, NULL, NULL},
-    {"_copied", message_copied, NULL, NULL, NULL},
-    {"_count", message_count, NULL, NULL, NULL},
-    {"_memory", message_memory, NULL, NULL, NULL},
-    {"_events", message_events, NULL, NULL, NULL},
-    {"_elements", message_elements, NULL, NULL, NULL},
-    {"_marks", message_marks, NULL, NULL, NULL},
-    XP_OBJECT("_unread", xp_message_object, unread),
-    XP_OBJECT("_newest", xp_message_object, newest),
-    {NULL, NULL, NULL, NULL, NULL},
-};
-static PyMethodDef message_methods[] = {
-    {"__bytes__", message_bytes, METH_NOARGS, NULL},
-    {"_flaw", message_flaw, METH_O, NULL},
-    {"_arrays", XP_FAST(message_arrays), METH_FASTCALL, NULL},
-    {"_tensors", XP_FAST(message_tensors), METH_FASTCALL, NULL},
-    {"_own", message_own, METH_NOARGS, NULL},
-    {"_end", message_end, METH_NOARGS, NULL},
-    {"_following", message_following, METH_O, NULL},
-    {"_of", XP_FAST(message_of), METH_FASTCALL | METH_CLASS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot message_slots[] = {
-    {Py_tp_finalize, message_finalize}, {Py_tp_dealloc, message_dealloc}, {Py_tp_members, message_members},
-    {Py_tp_methods, message_methods},   {Py_tp_getset, message_getset}, {0, NULL},
-};
-static PyType_Spec message_spec = {"xpushare._native.MessageState", sizeof(xp_message_object), 0,
-                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, message_slots};
+XP_TYPE(message_spec, "MessageState", xp_message_object, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+        {Py_tp_finalize, message_finalize}, {Py_tp_dealloc, message_dealloc},
+        XP_FIELDS(XP_WEAKREFS(xp_message_object),
+                  {"closed", T_BOOL, offsetof(xp_message_object, closed), READONLY, "Whether `close` was called."}),
+        XP_METHODS({"__bytes__", message_bytes, METH_NOARGS, NULL},
+                   {"_flaw", message_flaw, METH_O, NULL},
+                   {"_arrays", XP_FAST(message_arrays), METH_FASTCALL, NULL},
+                   {"_tensors", XP_FAST(message_tensors), METH_FASTCALL, NULL},
+                   {"_own", message_own, METH_NOARGS, NULL},
+                   {"_end", message_end, METH_NOARGS, NULL},
+                   {"_following", message_following, METH_O, NULL},
+                   {"_of", XP_FAST(message_of), METH_FASTCALL | METH_CLASS, NULL}),
+        XP_GETSET({"_text", message_text, NULL, NULL, NULL},
+                  {"_copied", message_copied, NULL, NULL, NULL},
+                  {"_count", message_count, NULL, NULL, NULL},
+                  {"_memory", message_memory, NULL, NULL, NULL},
+                  {"_events", message_events, NULL, NULL, NULL},
+                  {"_elements", message_elements, NULL, NULL, NULL},
+                  {"_marks", message_marks, NULL, NULL, NULL},
+                  XP_OBJECT("_unread", xp_message_object, unread),
+                  XP_OBJECT("_newest", xp_message_object, newest)))
 
-int xp_init_message(PyObject *module)
-{
-    return xp_keep_type(module, &message_spec, &xp_types_of(module)->message_base);
-}
+XP_PART(message, NULL, XP_KEEP(message_spec, message_base))

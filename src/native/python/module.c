@@ -1,7 +1,9 @@
 /* The module: combines the parts, and gives Python the layout and the numbers of the protocol. */
+#include "kinds.h"
 #include "meeting.h"
 
 #include "../../engine/channel.h"
+#include "../../engine/queue.h"
 
 #include <stdio.h>
 
@@ -67,7 +69,7 @@ static const struct {
 
 typedef struct {
     const char *name;
-    unsigned long long value;
+    long long value;
 } number;
 
 /* Positions and sizes that belong to no field. */
@@ -110,6 +112,13 @@ static const number constants[] = {
 #undef FLAW
 };
 
+/* Attributes of the module */
+static const number attributes[] = {
+    {"LEAST_ADDRESS", XP_LEAST_ADDRESS}, {"KINDS_MOST", XP_KINDS_MOST},
+    {"PENDING", XP_PENDING}, {"DONE", XP_DONE}, {"LOST", XP_LOST},
+    {"CAPTURED", XP_CODE_CAPTURED}, {"NOT_HELD", XP_CODE_NOT_HELD}, {"SYSTEM", XP_CODE_SYSTEM},
+};
+
 static const struct {
     const char *name, *value;
 } magics[] = {
@@ -145,7 +154,7 @@ static int fill_numbers(PyObject *dict, const number *numbers, size_t count)
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = put(dict, numbers[i].name, PyLong_FromUnsignedLongLong(numbers[i].value));
+        rc = put(dict, numbers[i].name, PyLong_FromLongLong(numbers[i].value));
     return rc;
 }
 
@@ -184,7 +193,8 @@ static int (*const parts[])(PyObject *module) = {XP_EVERY_PART(PART)};
 static int module_exec(PyObject *module)
 {
     int rc = 0;
-    if (add_dict(module, "STRUCTS", fill_structs) < 0 || add_dict(module, "LAYOUT", fill_layout) < 0 ||
+    if (!xp_types_begin(xp_types_of(module)) || fill_numbers(PyModule_GetDict(module), attributes, COUNT(attributes)) < 0 ||
+        add_dict(module, "STRUCTS", fill_structs) < 0 || add_dict(module, "LAYOUT", fill_layout) < 0 ||
         add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0)
         return -1;
     for (size_t i = 0; rc == 0 && i < COUNT(parts); i++)

@@ -21,6 +21,16 @@
 #define Py_END_CRITICAL_SECTION() }
 #endif
 
+/* Evaluate an expression, or do something, without the GIL. */
+#define XP_UNLOCKED(expression)                                                                                        \
+    ({                                                                                                                 \
+        PyThreadState *xp_thread = PyEval_SaveThread();                                                                \
+        __auto_type xp_value = (expression);                                                                           \
+        PyEval_RestoreThread(xp_thread);                                                                               \
+        xp_value;                                                                                                      \
+    })
+#define XP_UNLOCKED_DO(statement) ((void)XP_UNLOCKED(((statement), 0)))
+
 /* The value of a field that may change: a new reference, or NULL without an exception. */
 static inline PyObject *xp_field(void *object, PyObject **field)
 {
@@ -50,15 +60,38 @@ PyObject *xp_set_once(PyObject **place, PyObject *made);
 PyObject *xp_oserror(const char *call);
 PyObject *xp_oserror_of(int error, const char *call);
 PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError */
+void *xp_refuse(PyObject *type, const char *why); /* raise it; NULL */
+int xp_invalid(const char *why);                  /* raise ValueError; -1 */
 /* Raise InvalidArgumentError if this process, and not a peer, is the reason that the object cannot be used. NULL:
  * raise ForkError, since the object belongs to the parent. */
 void xp_unusable(const char *why);
 int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
 void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */
+
+/* A type that is added to a module, and its places in xp_types: where it is kept, and where its base is. 0: nowhere */
+typedef struct {
+    PyType_Spec *spec;
+    size_t kept, base;
+} xp_kept;
+
+#define XP_ADD(spec) {&spec, 0, 0}
+#define XP_ADD_OF(base, spec) {&spec, 0, offsetof(xp_types, base)}
+#define XP_KEEP(spec, place) {&spec, offsetof(xp_types, place), 0}
+#define XP_KEEP_OF(base, spec, place) {&spec, offsetof(xp_types, place), offsetof(xp_types, base)}
+/* Define xp_init_NAME, which adds functions, or NULL, and types to the module: XP_PART(name, functions, type, ...) */
+#define XP_PART(name, ...) XP_PART_(name, __VA_ARGS__, {NULL, 0, 0})
+#define XP_PART_(name, functions, ...)                                                                                 \
+    static PyMethodDef *const name##_functions = functions; /* Python keeps them */                                    \
+    int xp_init_##name(PyObject *module)                                                                               \
+    {                                                                                                                  \
+        static const xp_kept types[] = {__VA_ARGS__};                                                                  \
+        return xp_add_part(module, name##_functions, types);                                                                  \
+    }
+int xp_add_part(PyObject *module, PyMethodDef *functions, const xp_kept *types);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
-int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
-int xp_keep_subtype(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyTypeObject **kept);
+int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept);
+
 PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes over both; NULL if one is NULL */
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);
 int xp_as_u64(PyObject *obj, uint64_t *out);

@@ -12,13 +12,7 @@ typedef struct {
     char direct;
 } xp_peer_table;
 
-static void table_dealloc(PyObject *object)
-{
-    xp_peer_table *self = (xp_peer_table *)object;
-    Py_XDECREF(self->mapping);
-    Py_XDECREF(self->domain);
-    xp_free(object);
-}
+XP_LIFE_PLAIN(table, .fixed = XP_OBJECTS(xp_peer_table, mapping, domain))
 
 static const xp_types *types_of(PyObject *self) { return xp_types_by(Py_TYPE(self), table_dealloc); }
 
@@ -37,10 +31,8 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
-    if (nbytes < XP_TABLE_SIZE) {
-        PyErr_SetString(PyExc_ValueError, "that is not a mapping of a table");
-        return NULL;
-    }
+    if (nbytes < XP_TABLE_SIZE)
+        return xp_refuse(PyExc_ValueError, "that is not a mapping of a table");
     xp_peer_table *self = (xp_peer_table *)PyType_GenericAlloc(type, 0);
     if (self) {
         self->mapping = Py_NewRef(mapping);
@@ -144,9 +136,7 @@ static PyObject *fetch(PyObject *peer, const xp_handle *h, const xp_entry *e, xp
         *why = (xp_refusal){.code = XP_REFUSED_ON_DEMAND};
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    got = xp_fetch_fds(exporter(peer), h, e, fds, why);
-    Py_END_ALLOW_THREADS
+    got = XP_UNLOCKED(xp_fetch_fds(exporter(peer), h, e, fds, why));
     return got ? own_fds(types_of(peer), fds, e->fd_count) : NULL;
 }
 
@@ -166,9 +156,7 @@ static PyObject *map(PyObject *peer, const xp_handle *h, const xp_entry *e, PyOb
 {
     char *base;
     int fd = fds ? xp_fd_number(PyList_GetItem(fds, 0)) : -1;
-    Py_BEGIN_ALLOW_THREADS
-    base = fds ? xp_map_fetched(e, fd, why) : xp_fetch_mapping(exporter(peer), h, e, why);
-    Py_END_ALLOW_THREADS
+    base = XP_UNLOCKED(fds ? xp_map_fetched(e, fd, why) : xp_fetch_mapping(exporter(peer), h, e, why));
     if (base && fds)
         xp_close_received(xp_take_fd(PyList_GetItem(fds, 0)));
     return base ? xp_mapping_new(types_of(peer)->mapping, base, e->exposed_nbytes) : NULL;
@@ -254,26 +242,16 @@ static PyObject *table_stands(PyObject *object, PyObject *arg)
     return h ? PyBool_FromLong(xp_peer_stands(object, h)) : NULL;
 }
 
-static PyMethodDef table_methods[] = {
-    {"ended", table_ended, METH_O, NULL},
-    {"stands", table_stands, METH_O, NULL},
-    {"find", table_find, METH_O, NULL},
-    {"fetch", table_fetch, METH_O, NULL},
-    {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
-    {"hold", table_hold, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyMemberDef table_members[] = {
-    {"direct", T_BOOL, offsetof(xp_peer_table, direct), READONLY, NULL},
-    {"pidfd_number", T_INT, offsetof(xp_peer_table, x.pidfd), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot table_slots[] = {
-    {Py_tp_new, table_new},         {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods},
-    {Py_tp_members, table_members}, {0, NULL},
-};
-static PyType_Spec table_spec = {"xpushare._native.PeerTable", sizeof(xp_peer_table), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, table_slots};
+XP_TYPE(table_spec, "PeerTable", xp_peer_table, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, {Py_tp_new, table_new},
+        {Py_tp_dealloc, table_dealloc},
+        XP_METHODS({"ended", table_ended, METH_O, NULL},
+                   {"stands", table_stands, METH_O, NULL},
+                   {"find", table_find, METH_O, NULL},
+                   {"fetch", table_fetch, METH_O, NULL},
+                   {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
+                   {"hold", table_hold, METH_O, NULL}),
+        XP_FIELDS({"direct", T_BOOL, offsetof(xp_peer_table, direct), READONLY, NULL},
+                  {"pidfd_number", T_INT, offsetof(xp_peer_table, x.pidfd), READONLY, NULL}))
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
@@ -298,27 +276,21 @@ static PyObject *request(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "IO!", &op, &PyList_Type, &o_wanted))
         return NULL;
     Py_ssize_t count = PyList_Size(o_wanted);
-    if (count < 1 || count > (Py_ssize_t)XP_FDS_AT_ONCE) {
-        PyErr_Format(PyExc_ValueError, "a request is for 1 to %u entries, not %zd", XP_FDS_AT_ONCE, count);
-        return NULL;
-    }
+    if (count < 1 || count > (Py_ssize_t)XP_FDS_AT_ONCE)
+        return PyErr_Format(PyExc_ValueError, "a request is for 1 to %u entries, not %zd", XP_FDS_AT_ONCE, count);
     xp_request q;
     const uint8_t *cookie = NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *o_fields, *each = PyList_GetItem(o_wanted, i);
-        if (!PyTuple_Check(each)) {
-            PyErr_SetString(PyExc_TypeError, "request() takes a list of (Fields, first)");
-            return NULL;
-        }
+        if (!PyTuple_Check(each))
+            return xp_refuse(PyExc_TypeError, "request() takes a list of (Fields, first)");
         if (!PyArg_ParseTuple(each, "OI", &o_fields, &first))
             return NULL;
         const xp_handle *h = fields_arg(xp_types_of(module), "request", o_fields);
         if (h == NULL)
             return NULL;
-        if (cookie && memcmp(cookie, h->cookie, XP_COOKIE) != 0) {
-            PyErr_SetString(PyExc_ValueError, "a request is for entries of one exporter");
-            return NULL;
-        }
+        if (cookie && memcmp(cookie, h->cookie, XP_COOKIE) != 0)
+            return xp_refuse(PyExc_ValueError, "a request is for entries of one exporter");
         cookie = h->cookie;
         xp_write_wanted(&q.wanted[i], h, first);
     }
@@ -340,8 +312,7 @@ static PyObject *read_reply(PyObject *Py_UNUSED(m), PyObject *args)
     case XP_REPLY_FDS_LOST:
         return xp_oserror_of(EMFILE, "file descriptors were lost");
     default:
-        PyErr_SetString(PyExc_ValueError, "the exporter's answer makes no sense");
-        return NULL;
+        return xp_refuse(PyExc_ValueError, "the exporter's answer makes no sense");
     }
     PyObject *list = PyList_New(0);
     for (unsigned i = 0; list && i < given; i++) {
@@ -353,15 +324,8 @@ static PyObject *read_reply(PyObject *Py_UNUSED(m), PyObject *args)
     return list;
 }
 
-static PyMethodDef functions[] = {
-    {"check_memfd", XP_FAST(check_memfd), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"request", request, METH_VARARGS, NULL},
-    {"read_reply", read_reply, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-int xp_init_peer(PyObject *module)
-{
-    int rc = PyModule_AddFunctions(module, functions);
-    return rc < 0 ? -1 : xp_keep_type(module, &table_spec, &xp_types_of(module)->peer_table);
-}
+XP_PART(peer,
+        XP_FUNCTIONS({"check_memfd", XP_FAST(check_memfd), METH_VARARGS | METH_KEYWORDS, NULL},
+                     {"request", request, METH_VARARGS, NULL},
+                     {"read_reply", read_reply, METH_VARARGS, NULL}),
+        XP_KEEP(table_spec, peer_table))

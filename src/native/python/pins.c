@@ -16,14 +16,9 @@ typedef struct {
 
 XP_LIFE_PLAIN(pinned, .end = NULL)
 
-static PyMemberDef pinned_members[] = {
-    {"pins", T_UINT, offsetof(xp_pinned, pins), READONLY, NULL},
-    {"working", T_UINT, offsetof(xp_pinned, working), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot pinned_slots[] = {{Py_tp_dealloc, pinned_dealloc}, {Py_tp_members, pinned_members}, {0, NULL}};
-static PyType_Spec pinned_spec = {"xpushare._native.Pinned", sizeof(xp_pinned), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, pinned_slots};
+XP_TYPE(pinned_spec, "Pinned", xp_pinned, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, {Py_tp_dealloc, pinned_dealloc},
+        XP_FIELDS({"pins", T_UINT, offsetof(xp_pinned, pins), READONLY, NULL},
+                  {"working", T_UINT, offsetof(xp_pinned, working), READONLY, NULL}))
 
 static xp_pinned *pinned_at(const xp_pin *pin, Py_ssize_t i) { return (xp_pinned *)PyTuple_GetItem(pin->mapped, i); }
 
@@ -73,13 +68,7 @@ static void pin_end(PyObject *self)
 
 XP_LIFE(pin, .end = pin_end, .fixed = XP_OBJECTS(xp_pin, piece, mapped))
 
-static PyMethodDef pin_methods[] = {{"works", pin_works, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyType_Slot pin_slots[] = {
-    {Py_tp_new, pin_new}, XP_LIFE_SLOTS(pin), {Py_tp_methods, pin_methods}, {0, NULL},
-};
-static PyType_Spec pin_spec = {"xpushare._native.Pin", sizeof(xp_pin), 0, XP_WITH_GC, pin_slots};
+XP_TYPE(pin_spec, "Pin", xp_pin, XP_WITH_GC, {Py_tp_new, pin_new}, XP_LIFE_SLOTS(pin),
+        XP_METHODS({"works", pin_works, METH_NOARGS, NULL}))
 
-int xp_init_pins(PyObject *module)
-{
-    return xp_keep_type(module, &pinned_spec, &xp_types_of(module)->pinned) < 0 ? -1 : xp_add_type(module, &pin_spec);
-}
+XP_PART(pins, NULL, XP_KEEP(pinned_spec, pinned), XP_ADD(pin_spec))

@@ -199,10 +199,7 @@ static PyObject *futex_wait(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kw
         uint64_t now = xp_now();
         if (now >= end)
             Py_RETURN_FALSE;
-        int rc;
-        Py_BEGIN_ALLOW_THREADS
-        rc = xp_futex_wait(word, expected, end == XP_FOREVER ? XP_FOREVER : end - now);
-        Py_END_ALLOW_THREADS
+        int rc = XP_UNLOCKED(xp_futex_wait(word, expected, end == XP_FOREVER ? XP_FOREVER : end - now));
         if (rc == 0 || rc == EAGAIN)
             Py_RETURN_TRUE;
         if (rc == ETIMEDOUT)
@@ -293,10 +290,7 @@ static PyObject *fds_linked_to(PyObject *Py_UNUSED(m), PyObject *args)
     if (!PyArg_ParseTuple(args, "sss", &folder, &first, &second))
         return NULL;
     links l = {0};
-    int error;
-    Py_BEGIN_ALLOW_THREADS
-    error = find_links(folder, first, second, &l);
-    Py_END_ALLOW_THREADS
+    int error = XP_UNLOCKED(find_links(folder, first, second, &l));
     PyObject *list = error ? xp_oserror_of(error, folder) : PyList_New(0);
     for (size_t i = 0; list && i < l.n; i++) {
         PyObject *number = PyLong_FromLong(l.found[i]);
@@ -318,11 +312,8 @@ static PyObject *exchange(PyObject *Py_UNUSED(m), PyObject *args)
     }
     const char *from = PyBytes_AsString(one), *to = PyBytes_AsString(other);
     long rc = -1;
-    if (from && to) {
-        Py_BEGIN_ALLOW_THREADS
-        rc = syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE);
-        Py_END_ALLOW_THREADS
-    }
+    if (from && to)
+        rc = XP_UNLOCKED(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE));
     int error = errno;
     Py_DECREF(one);
     Py_DECREF(other);
@@ -333,22 +324,18 @@ static PyObject *exchange(PyObject *Py_UNUSED(m), PyObject *args)
     return PyBool_FromLong(rc == 0);
 }
 
-static PyMethodDef functions[] = {
-    {"forks", forks, METH_NOARGS, NULL},
-    {"exchange", exchange, METH_VARARGS, NULL},
-    {"left", XP_FAST(left), METH_FASTCALL, NULL},
-    {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
-    {"dead", dead, METH_O, NULL},
-    {"library_loads", library_loads, METH_NOARGS, NULL},
-    {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},
-    {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
-    {"locked_for_life", XP_FAST(locked_for_life), METH_FASTCALL, NULL},
-    {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
-    {"load64", XP_FAST(load64), METH_FASTCALL, NULL},
-    {"store64", XP_FAST(store64), METH_FASTCALL, NULL},
-    {"futex_wait", XP_FAST(futex_wait), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"futex_wake", XP_FAST(futex_wake), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-int xp_init_process(PyObject *module) { return PyModule_AddFunctions(module, functions); }
+XP_PART(process,
+        XP_FUNCTIONS({"forks", forks, METH_NOARGS, NULL},
+                     {"exchange", exchange, METH_VARARGS, NULL},
+                     {"left", XP_FAST(left), METH_FASTCALL, NULL},
+                     {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
+                     {"dead", dead, METH_O, NULL},
+                     {"library_loads", library_loads, METH_NOARGS, NULL},
+                     {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},
+                     {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
+                     {"locked_for_life", XP_FAST(locked_for_life), METH_FASTCALL, NULL},
+                     {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
+                     {"load64", XP_FAST(load64), METH_FASTCALL, NULL},
+                     {"store64", XP_FAST(store64), METH_FASTCALL, NULL},
+                     {"futex_wait", XP_FAST(futex_wait), METH_VARARGS | METH_KEYWORDS, NULL},
+                     {"futex_wake", XP_FAST(futex_wake), METH_FASTCALL, NULL}))

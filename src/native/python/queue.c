@@ -27,17 +27,11 @@ static const char *const kinds[XP_ARG_KINDS] = {
 #define OF_FILL (BIT(XP_ARG_QUEUE) | BIT(XP_ARG_TO) | BIT(XP_ARG_VALUE) | BIT(XP_ARG_VALUE_AT) | BIT(XP_ARG_TIMES))
 #define OF_CAPTURED (ANYWHERE | BIT(XP_ARG_STATUS_OUT))
 
-static int invalid(const char *what)
-{
-    PyErr_SetString(PyExc_ValueError, what);
-    return -1;
-}
-
 static int take_function(PyObject *o, xp_call *call)
 {
     if (xp_as_u64(o, &call->function) < 0)
         return -1;
-    return call->function ? 0 : invalid("a function's address is not 0");
+    return call->function ? 0 : xp_invalid("a function's address is not 0");
 }
 
 static int take_argument(PyObject *o, uint64_t *value, uint8_t *kind)
@@ -63,12 +57,12 @@ static int take_step(PyObject *o, xp_step *step, unsigned *seen)
     int cleanup = 0;
     *step = (xp_step){0};
     if (!PyTuple_Check(o) || PyTuple_Size(o) < 2 || !PyTuple_Check(arguments = PyTuple_GetItem(o, 1)))
-        return invalid("a step is (function, (argument, ...)), with True behind it where it cleans up");
+        return xp_invalid("a step is (function, (argument, ...)), with True behind it where it cleans up");
     if (PyTuple_Size(o) > 2 && (cleanup = PyObject_IsTrue(PyTuple_GetItem(o, 2))) < 0)
         return -1;
     Py_ssize_t n = PyTuple_Size(arguments);
     if (n > XP_ARGUMENTS)
-        return invalid("a function has at most 10 arguments");
+        return xp_invalid("a function has at most 10 arguments");
     step->cleanup = cleanup;
     step->call.count = (uint32_t)n;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -86,18 +80,18 @@ static int take_recipe(PyObject *o, xp_recipe *recipe, unsigned allowed, unsigne
     if (o == NULL || o == Py_None)
         return 0;
     if (!PyTuple_Check(o) || PyTuple_Size(o) == 0)
-        return invalid("a recipe is a step or a tuple of steps");
+        return xp_invalid("a recipe is a step or a tuple of steps");
     bool one = !PyTuple_Check(PyTuple_GetItem(o, 0));
     Py_ssize_t n = one ? 1 : PyTuple_Size(o);
     if (n > XP_STEPS)
-        return invalid("a recipe has at most 4 steps");
+        return xp_invalid("a recipe has at most 4 steps");
     for (Py_ssize_t i = 0; i < n; i++)
         if (take_step(one ? o : PyTuple_GetItem(o, i), &recipe->steps[i], &seen) < 0)
             return -1;
     if (seen & ~(allowed | BIT(XP_ARG_FIXED)))
-        return invalid("an argument that this recipe has not");
+        return xp_invalid("an argument that this recipe has not");
     if ((seen & wanted) != wanted)
-        return invalid("the recipe lacks an argument that it is about");
+        return xp_invalid("the recipe lacks an argument that it is about");
     recipe->count = (uint32_t)n;
     return 0;
 }
@@ -109,7 +103,7 @@ typedef struct {
 
 static int take_bits(unsigned bits)
 {
-    return bits == 32 || bits == 64 ? 0 : invalid("a device's words have 32 or 64 bits");
+    return bits == 32 || bits == 64 ? 0 : xp_invalid("a device's words have 32 or 64 bits");
 }
 
 /* The call that copies, and the calls that fill with patterns of 1, 2 and 4 bytes. Each is a single step, since held
@@ -118,7 +112,7 @@ static int take_work(PyObject *copy, PyObject *fills, xp_queue_calls *calls)
 {
     Py_ssize_t n = fills ? PyTuple_Size(fills) : 0;
     if (n < 0 || n > XP_FILLS)
-        return n < 0 ? -1 : invalid("a driver's fills are for patterns of 1, 2 and 4 bytes");
+        return n < 0 ? -1 : xp_invalid("a driver's fills are for patterns of 1, 2 and 4 bytes");
     if (take_recipe(copy, &calls->copy, OF_COPY, BIT(XP_ARG_TO) | BIT(XP_ARG_FROM) | BIT(XP_ARG_NBYTES)) < 0)
         return -1;
     bool single = calls->copy.count <= 1;
@@ -128,7 +122,7 @@ static int take_work(PyObject *copy, PyObject *fills, xp_queue_calls *calls)
             return -1;
         single = single && fill->count <= 1;
     }
-    return single ? 0 : invalid("a copy and a fill are one step");
+    return single ? 0 : xp_invalid("a copy and a fill are one step");
 }
 
 static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -149,14 +143,14 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->calls = calls;
     *calls = (xp_queue_calls){.refs = 1, .wait_bits = wait_bits, .store_bits = store_bits,
                               .event_callback = host_data == 2, .budget = budget};
-    if ((host_data != 0 && host_data != 2 && invalid("a host function's data is its parameter 0 or 2") < 0) ||
+    if ((host_data != 0 && host_data != 2 && xp_invalid("a host function's data is its parameter 0 or 2") < 0) ||
         take_bits(wait_bits) < 0 || take_bits(store_bits) < 0 ||
         take_recipe(host, &calls->host, OF_HOST, BIT(XP_ARG_FUNCTION) | BIT(XP_ARG_DATA)) < 0 ||
         take_recipe(store, &calls->store, OF_WORD, BIT(XP_ARG_ADDRESS)) < 0 ||
         take_recipe(wait, &calls->wait, OF_WORD, BIT(XP_ARG_ADDRESS)) < 0 ||
         take_recipe(captured, &calls->captured, OF_CAPTURED, BIT(XP_ARG_STATUS_OUT)) < 0 ||
         take_recipe(relay, &calls->relay, OF_RELAY, 0) < 0 || take_work(copy, fills, calls) < 0 ||
-        (calls->host.count == 0 && invalid("a driver must call host functions") < 0)) {
+        (calls->host.count == 0 && xp_invalid("a driver must call host functions") < 0)) {
         Py_DECREF((PyObject *)self);
         return NULL;
     }
@@ -172,12 +166,8 @@ static PyObject *calls_works(PyObject *self, void *Py_UNUSED(c))
     return PyBool_FromLong(xp_queue_works(((calls_object *)self)->calls));
 }
 
-static PyGetSetDef calls_getset[] = {{"works", calls_works, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
-
-static PyType_Slot calls_slots[] = {
-    {Py_tp_new, calls_new}, {Py_tp_dealloc, calls_dealloc}, {Py_tp_getset, calls_getset}, {0, NULL}};
-static PyType_Spec calls_spec = {"xpushare._native.QueueCalls", sizeof(calls_object), 0, Py_TPFLAGS_DEFAULT,
-                                 calls_slots};
+XP_TYPE(calls_spec, "QueueCalls", calls_object, Py_TPFLAGS_DEFAULT, {Py_tp_new, calls_new},
+        {Py_tp_dealloc, calls_dealloc}, XP_GETSET({"works", calls_works, NULL, NULL, NULL}))
 
 /* Complete calls, from a list of (function, argument, ...). The caller frees them; NULL with an exception set. */
 static xp_call *take_calls(PyObject *o, uint32_t *count)
@@ -194,7 +184,7 @@ static xp_call *take_calls(PyObject *o, uint32_t *count)
         Py_ssize_t k = PyTuple_Check(given) ? PyTuple_Size(given) : 0;
         int rc = 0;
         if (k < 1 || k > XP_ARGUMENTS + 1)
-            rc = invalid("a call is (function, argument, ...), with at most 10 arguments");
+            rc = xp_invalid("a call is (function, argument, ...), with at most 10 arguments");
         else
             rc = take_function(PyTuple_GetItem(given, 0), &calls[i]);
         calls[i].count = (uint32_t)(k - 1);
@@ -239,7 +229,7 @@ static PyObject *queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     while (ordering < 3 && strcmp(name, orderings[ordering]) != 0)
         ordering++;
     if (ordering == 3 || number == 0) {
-        invalid(number ? "a queue's ordering is \"device\", \"shared\" or \"held\"" : "a queue's number is not 0");
+        xp_invalid(number ? "a queue's ordering is \"device\", \"shared\" or \"held\"" : "a queue's number is not 0");
         return NULL;
     }
     queue_object *self = (queue_object *)PyType_GenericAlloc(type, 0);
@@ -256,7 +246,7 @@ static xp_queue *queue_of(PyObject *self)
     xp_queue *queue = ((queue_object *)self)->queue;
     if (!xp_queue_forked(queue))
         return queue;
-    invalid("the queue is from before a fork");
+    xp_invalid("the queue is from before a fork");
     return NULL;
 }
 
@@ -265,11 +255,7 @@ static PyObject *queue_check(PyObject *self, PyObject *Py_UNUSED(a))
     xp_queue *queue = queue_of(self);
     if (queue == NULL)
         return NULL;
-    int64_t code;
-    Py_BEGIN_ALLOW_THREADS
-    code = xp_queue_check(queue);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromLongLong(code);
+    return PyLong_FromLongLong(XP_UNLOCKED(xp_queue_check(queue)));
 }
 
 typedef int (*asks)(uint64_t handle);
@@ -285,10 +271,8 @@ static PyObject *queue_idle(PyObject *self, PyObject *const *args, Py_ssize_t n)
         xp_as_int(args[1], &unfinished) < 0 || xp_as_u64(args[2], &handle) < 0)
         return NULL;
     const xp_scope *scope = xp_scope_of(PyType_GetModuleState(Py_TYPE(self)), args[3]);
-    if (scope == NULL) {
-        PyErr_SetString(PyExc_TypeError, "idle() takes Scopes last");
-        return NULL;
-    }
+    if (scope == NULL)
+        return xp_refuse(PyExc_TypeError, "idle() takes Scopes last");
     bool held = xp_queue_look(queue).held != 0;
     Py_BEGIN_ALLOW_THREADS
     code = xp_scope_enter(scope, &before, &step);
@@ -329,13 +313,11 @@ static PyObject *queue_signal(PyObject *self, PyObject *const *args, Py_ssize_t 
         xp_as_u64(args[1], &address) < 0)
         return NULL;
     xp_signalled done;
-    Py_BEGIN_ALLOW_THREADS
-    xp_queue_signal(queue, s, address, &done);
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_queue_signal(queue, s, address, &done));
     if (!done.memory)
         return PyErr_NoMemory();
     if (done.wrong) {
-        invalid(done.wrong);
+        xp_invalid(done.wrong);
         return NULL;
     }
     return Py_BuildValue("(KKL)", (unsigned long long)done.point, (unsigned long long)done.after, (long long)done.code);
@@ -350,10 +332,7 @@ static PyObject *queue_finish(PyObject *self, PyObject *const *args, Py_ssize_t 
         xp_as_point(args[1], &point) < 0)
         return NULL;
     int64_t code = 0;
-    bool memory;
-    Py_BEGIN_ALLOW_THREADS
-    memory = xp_queue_finish(queue, s, point, &code);
-    Py_END_ALLOW_THREADS
+    bool memory = XP_UNLOCKED(xp_queue_finish(queue, s, point, &code));
     return memory ? PyLong_FromLongLong(code) : PyErr_NoMemory();
 }
 
@@ -393,9 +372,7 @@ static PyObject *queue_drain(PyObject *self, PyObject *args)
         if (now >= end)
             Py_RETURN_FALSE;
         uint64_t left = end == XP_FOREVER ? LONGEST_SLEEP_NS : end - now;
-        Py_BEGIN_ALLOW_THREADS
-        xp_futex_wait(word, seen, left < LONGEST_SLEEP_NS ? left : LONGEST_SLEEP_NS);
-        Py_END_ALLOW_THREADS
+        XP_UNLOCKED_DO(xp_futex_wait(word, seen, left < LONGEST_SLEEP_NS ? left : LONGEST_SLEEP_NS));
         if (PyErr_CheckSignals() < 0)
             return NULL;
     }
@@ -440,9 +417,7 @@ static PyObject *queue_own(PyObject *self, PyObject *const *args, Py_ssize_t n)
     if (queue == NULL || xp_arity("own", n, 2, 2) < 0 || (s = xp_slot_of(args[0])) == NULL ||
         xp_as_u64(args[1], &address) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    xp_queue_own(queue, s, address);
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_queue_own(queue, s, address));
     Py_RETURN_NONE;
 }
 
@@ -498,32 +473,6 @@ static PyObject *queue_unsure(PyObject *self, PyObject *more)
 static PyObject *queue_late(PyObject *self, PyObject *slot) { return mending(self, slot, false); }
 static PyObject *queue_landed(PyObject *self, PyObject *slot) { return mending(self, slot, true); }
 
-static PyMethodDef queue_methods[] = {
-    {"check", queue_check, METH_NOARGS, NULL},
-    {"idle", XP_FAST(queue_idle), METH_FASTCALL, NULL},
-    {"wait", XP_FAST(queue_wait), METH_FASTCALL, NULL},
-    {"signal", XP_FAST(queue_signal), METH_FASTCALL, NULL},
-    {"finish", XP_FAST(queue_finish), METH_FASTCALL, NULL},
-    {"submit", queue_submit, METH_O, NULL},
-    {"own", XP_FAST(queue_own), METH_FASTCALL, NULL},
-    {"unsure", queue_unsure, METH_O, NULL},
-    {"drain", queue_drain, METH_VARARGS, NULL},
-    {"failure", queue_failure, METH_NOARGS, NULL},
-    {"lost", queue_lost, METH_O, NULL},
-    {"told", queue_told, METH_O, NULL},
-    {"late", queue_late, METH_O, NULL},
-    {"landed", queue_landed, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef queue_getset[] = {
-    {"spent", queue_spent, NULL, NULL, NULL},
-    {"place", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, place)},
-    {"handed", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, handed)},
-    {"held", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, held)},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
 static void queue_end(PyObject *self)
 {
     xp_queue *queue = ((queue_object *)self)->queue; /* guards and held work keep it alive */
@@ -533,15 +482,27 @@ static void queue_end(PyObject *self)
 
 XP_LIFE_PLAIN(queue, .end = queue_end)
 
-static PyMemberDef queue_members[] = {
-    {"engine", T_ULONGLONG, offsetof(queue_object, queue), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot queue_slots[] = {
-    {Py_tp_new, queue_new}, {Py_tp_dealloc, queue_dealloc}, {Py_tp_methods, queue_methods},
-    {Py_tp_getset, queue_getset}, {Py_tp_members, queue_members}, {0, NULL},
-};
-static PyType_Spec queue_spec = {"xpushare._native.StreamQueue", sizeof(queue_object), 0, Py_TPFLAGS_DEFAULT,
-                                 queue_slots};
+XP_TYPE(queue_spec, "StreamQueue", queue_object, Py_TPFLAGS_DEFAULT, {Py_tp_new, queue_new},
+        {Py_tp_dealloc, queue_dealloc},
+        XP_METHODS({"check", queue_check, METH_NOARGS, NULL},
+                   {"idle", XP_FAST(queue_idle), METH_FASTCALL, NULL},
+                   {"wait", XP_FAST(queue_wait), METH_FASTCALL, NULL},
+                   {"signal", XP_FAST(queue_signal), METH_FASTCALL, NULL},
+                   {"finish", XP_FAST(queue_finish), METH_FASTCALL, NULL},
+                   {"submit", queue_submit, METH_O, NULL},
+                   {"own", XP_FAST(queue_own), METH_FASTCALL, NULL},
+                   {"unsure", queue_unsure, METH_O, NULL},
+                   {"drain", queue_drain, METH_VARARGS, NULL},
+                   {"failure", queue_failure, METH_NOARGS, NULL},
+                   {"lost", queue_lost, METH_O, NULL},
+                   {"told", queue_told, METH_O, NULL},
+                   {"late", queue_late, METH_O, NULL},
+                   {"landed", queue_landed, METH_O, NULL}),
+        XP_GETSET({"spent", queue_spent, NULL, NULL, NULL},
+                  {"place", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, place)},
+                  {"handed", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, handed)},
+                  {"held", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, held)}),
+        XP_FIELDS({"engine", T_ULONGLONG, offsetof(queue_object, queue), READONLY, NULL}))
 
 /* --- the relay ---------------------------------------------------------------------------------------------------- */
 
@@ -565,40 +526,11 @@ static PyObject *close_relay(PyObject *Py_UNUSED(m), PyObject *args)
     if (!PyArg_ParseTuple(args, "|O", &timeout) || (timeout && xp_seconds(timeout, &ns) < 0))
         return NULL;
     bool all = true, main = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0; /* the relay belongs to the process */
-    Py_BEGIN_ALLOW_THREADS
-    all = !main || xp_relay_stop(ns == XP_FOREVER ? 1000000000000000000u : ns);
-    Py_END_ALLOW_THREADS
+    all = XP_UNLOCKED(!main || xp_relay_stop(ns == XP_FOREVER ? 1000000000000000000u : ns));
     return PyBool_FromLong(all);
 }
 
-static PyMethodDef functions[] = {
-    {"relay", relay, METH_O, NULL},
-    {"close_relay", close_relay, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static int add_codes(PyObject *module)
-{
-    static const struct {
-        const char *name;
-        int64_t code;
-    } codes[] = {
-        {"CAPTURED", XP_CODE_CAPTURED}, {"NOT_HELD", XP_CODE_NOT_HELD}, {"SYSTEM", XP_CODE_SYSTEM},
-    };
-    for (unsigned i = 0; i < sizeof codes / sizeof *codes; i++) {
-        PyObject *value = PyLong_FromLongLong(codes[i].code);
-        int rc = value ? PyModule_AddObjectRef(module, codes[i].name, value) : -1;
-        Py_XDECREF(value);
-        if (rc < 0)
-            return -1;
-    }
-    return 0;
-}
-
-int xp_init_queue(PyObject *module)
-{
-    if (add_codes(module) < 0 || PyModule_AddFunctions(module, functions) < 0 ||
-        xp_keep_type(module, &calls_spec, &xp_types_of(module)->queue_calls) < 0)
-        return -1;
-    return xp_keep_type(module, &queue_spec, &xp_types_of(module)->stream_queue);
-}
+XP_PART(queue,
+        XP_FUNCTIONS({"relay", relay, METH_O, NULL},
+                     {"close_relay", close_relay, METH_VARARGS, NULL}),
+        XP_KEEP(calls_spec, queue_calls), XP_KEEP(queue_spec, stream_queue))

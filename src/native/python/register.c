@@ -60,10 +60,8 @@ static PyObject *register_classes(PyObject *module, PyObject *args, PyObject *kw
 {
     PyObject *name, *class;
     Py_ssize_t at = 0;
-    if (PyTuple_Size(args)) {
-        PyErr_SetString(PyExc_TypeError, "register() takes keyword arguments only");
-        return NULL;
-    }
+    if (PyTuple_Size(args))
+        return xp_refuse(PyExc_TypeError, "register() takes keyword arguments only");
     while (kwargs && PyDict_Next(kwargs, &at, &name, &class)) {
         const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
         if (text == NULL || register_class(xp_types_of(module), text, class) < 0)
@@ -80,8 +78,4 @@ PyObject *xp_made(PyTypeObject *class, const char *name)
     return NULL;
 }
 
-static PyMethodDef functions[] = {
-    {"register", XP_FAST(register_classes), METH_VARARGS | METH_KEYWORDS, NULL}, {NULL, NULL, 0, NULL},
-};
-
-int xp_init_register(PyObject *module) { return PyModule_AddFunctions(module, functions); }
+XP_PART(register, XP_FUNCTIONS({"register", XP_FAST(register_classes), METH_VARARGS | METH_KEYWORDS, NULL}))

@@ -55,10 +55,8 @@ static PyObject *end_make(PyTypeObject *type, PyObject *release, PyObject *argum
 static PyObject *end_from(PyTypeObject *type, PyObject *args, Py_ssize_t at)
 {
     PyObject *release = PyTuple_GetItem(args, at), *end = NULL;
-    if (release != Py_None && !PyCallable_Check(release)) {
-        PyErr_Format(PyExc_TypeError, "release is a callable or None, not %R", release);
-        return NULL;
-    }
+    if (release != Py_None && !PyCallable_Check(release))
+        return PyErr_Format(PyExc_TypeError, "release is a callable or None, not %R", release);
     PyObject *arguments = PyTuple_GetSlice(args, at + 1, PyTuple_Size(args));
     if (arguments)
         end = end_make(type, release, arguments);
@@ -157,17 +155,10 @@ static PyObject *end_exit(PyObject *self, PyObject *error)
 XP_LIFE(end, .end = end_finalize, .fixed = XP_OBJECTS(xp_end, release, arguments),
         .cleared = XP_OBJECTS(xp_end, forget, key, keep))
 
-static PyMethodDef end_methods[] = {
-    {"__enter__", end_enter, METH_NOARGS, NULL},
-    {"__exit__", end_exit, METH_VARARGS, NULL},
-    {"repeated", end_repeated, METH_VARARGS | METH_CLASS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot end_slots[] = {
-    {Py_tp_new, end_new}, XP_LIFE_SLOTS(end), {Py_tp_finalize, end_finalize}, {Py_tp_methods, end_methods}, {0, NULL},
-};
-static PyType_Spec end_spec = {"xpushare._native.End", sizeof(xp_end), 0, XP_WITH_GC,
-                               end_slots};
+XP_TYPE(end_spec, "End", xp_end, XP_WITH_GC, {Py_tp_new, end_new}, XP_LIFE_SLOTS(end), {Py_tp_finalize, end_finalize},
+        XP_METHODS({"__enter__", end_enter, METH_NOARGS, NULL},
+                   {"__exit__", end_exit, METH_VARARGS, NULL},
+                   {"repeated", end_repeated, METH_VARARGS | METH_CLASS, NULL}))
 
 /* --- Resource ----------------------------------------------------------------------------------------------------- */
 
@@ -209,28 +200,15 @@ static PyObject *resource_foreign_process(PyObject *self, void *Py_UNUSED(c))
 
 XP_LIFE(resource, .weakrefs = offsetof(xp_resource, weakrefs), .fixed = XP_OBJECTS(xp_resource, end, device, driver))
 
-static PyMemberDef resource_members[] = {
-    OBJECT(xp_resource, device),
-    OBJECT(xp_resource, driver),
-    {"forks", T_UINT, offsetof(xp_resource, forks), READONLY, NULL},
-    XP_WEAKREFS(xp_resource),
-    {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef resource_getset[] = {
-    {"foreign_process", resource_foreign_process, NULL, NULL, NULL},
-    {"reopens", resource_reopens, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-static PyMethodDef resource_methods[] = {
-    {"on_death", XP_FAST(resource_on_death), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot resource_slots[] = {
-    {Py_tp_new, resource_new}, XP_LIFE_SLOTS(resource), {Py_tp_members, resource_members},
-    {Py_tp_getset, resource_getset}, {Py_tp_methods, resource_methods}, {0, NULL},
-};
-static PyType_Spec resource_spec = {"xpushare._native.Resource", sizeof(xp_resource), 0,
-                                    XP_WITH_GC | Py_TPFLAGS_BASETYPE, resource_slots};
+XP_TYPE(resource_spec, "Resource", xp_resource, XP_WITH_GC | Py_TPFLAGS_BASETYPE, {Py_tp_new, resource_new},
+        XP_LIFE_SLOTS(resource),
+        XP_FIELDS(OBJECT(xp_resource, device),
+                  OBJECT(xp_resource, driver),
+                  {"forks", T_UINT, offsetof(xp_resource, forks), READONLY, NULL},
+                  XP_WEAKREFS(xp_resource)),
+        XP_GETSET({"foreign_process", resource_foreign_process, NULL, NULL, NULL},
+                  {"reopens", resource_reopens, NULL, NULL, NULL}),
+        XP_METHODS({"on_death", XP_FAST(resource_on_death), METH_FASTCALL, NULL}))
 
 /* --- AllocationBase ----------------------------------------------------------------------------------------------- */
 
@@ -362,10 +340,8 @@ static PyObject *allocation_opened_by(PyObject *self, PyObject *handle)
     xp_allocation *a = (xp_allocation *)self;
     const xp_types *types = types_of(Py_TYPE(self));
     const xp_handle *h = xp_handle_of(types, handle);
-    if (h == NULL) {
-        PyErr_SetString(PyExc_TypeError, "opened_by() takes a Handle");
-        return NULL;
-    }
+    if (h == NULL)
+        return xp_refuse(PyExc_TypeError, "opened_by() takes a Handle");
     Py_ssize_t number = PyDict_Size(a->earlier);
     if (note(types, a, handle, h) < 0)
         return NULL;
@@ -387,37 +363,26 @@ static PyObject *allocation_reopens(PyObject *self, void *Py_UNUSED(c))
     return xp_tuple_of(all, sizeof all / sizeof *all);
 }
 
-static PyGetSetDef allocation_getset[] = {
-    {"reopens", allocation_reopens, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
-};
-static PyMethodDef allocation_methods[] = {
-    {"opened_by", allocation_opened_by, METH_O, NULL}, {NULL, NULL, 0, NULL},
-};
-static PyMemberDef allocation_members[] = {
-    OBJECT(xp_allocation, kind),
-    OBJECT(xp_allocation, source),
-    OBJECT(xp_allocation, name),
-    OBJECT(xp_allocation, earlier),
-    NUMBER(xp_allocation, address),
-    NUMBER(xp_allocation, nbytes),
-    FLAG(xp_allocation, host_accessible),
-    FLAG(xp_allocation, imported),
-    FLAG(xp_allocation, foreign),
-    {"owned", T_BOOL, offsetof(xp_allocation, owned), 0, NULL},
-    {"lent", T_BOOL, offsetof(xp_allocation, lent), 0, NULL},
-    {"prepared", T_OBJECT_EX, offsetof(xp_allocation, prepared), 0, NULL},
-    {"newest", T_OBJECT_EX, offsetof(xp_allocation, handle), 0, NULL},
-    {"exposure", T_OBJECT, offsetof(xp_allocation, exposure), 0, NULL},
-    {"uses", T_OBJECT, offsetof(xp_allocation, uses), 0, NULL},
-    {"known_serial", T_ULONGLONG, offsetof(xp_allocation, serial), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot allocation_slots[] = {
-    {Py_tp_new, allocation_new}, XP_LIFE_SLOTS(allocation), {Py_tp_members, allocation_members},
-    {Py_tp_methods, allocation_methods}, {Py_tp_getset, allocation_getset}, {0, NULL},
-};
-static PyType_Spec allocation_spec = {"xpushare._native.AllocationBase", sizeof(xp_allocation), 0,
-                                      XP_WITH_GC | Py_TPFLAGS_BASETYPE, allocation_slots};
+XP_TYPE(allocation_spec, "AllocationBase", xp_allocation, XP_WITH_GC | Py_TPFLAGS_BASETYPE, {Py_tp_new, allocation_new},
+        XP_LIFE_SLOTS(allocation),
+        XP_FIELDS(OBJECT(xp_allocation, kind),
+                  OBJECT(xp_allocation, source),
+                  OBJECT(xp_allocation, name),
+                  OBJECT(xp_allocation, earlier),
+                  NUMBER(xp_allocation, address),
+                  NUMBER(xp_allocation, nbytes),
+                  FLAG(xp_allocation, host_accessible),
+                  FLAG(xp_allocation, imported),
+                  FLAG(xp_allocation, foreign),
+                  {"owned", T_BOOL, offsetof(xp_allocation, owned), 0, NULL},
+                  {"lent", T_BOOL, offsetof(xp_allocation, lent), 0, NULL},
+                  {"prepared", T_OBJECT_EX, offsetof(xp_allocation, prepared), 0, NULL},
+                  {"newest", T_OBJECT_EX, offsetof(xp_allocation, handle), 0, NULL},
+                  {"exposure", T_OBJECT, offsetof(xp_allocation, exposure), 0, NULL},
+                  {"uses", T_OBJECT, offsetof(xp_allocation, uses), 0, NULL},
+                  {"known_serial", T_ULONGLONG, offsetof(xp_allocation, serial), 0, NULL}),
+        XP_METHODS({"opened_by", allocation_opened_by, METH_O, NULL}),
+        XP_GETSET({"reopens", allocation_reopens, NULL, NULL, NULL}))
 
 /* --- Timeline ----------------------------------------------------------------------------------------------------- */
 
@@ -445,16 +410,9 @@ static PyObject *timeline_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 XP_LIFE(timeline, .base = &resource_life, .fixed = XP_OBJECTS(xp_timeline, slot),
         .cleared = XP_OBJECTS(xp_timeline, prepared))
 
-static PyMemberDef timeline_members[] = {
-    OBJECT(xp_timeline, slot),
-    {"prepared", T_OBJECT_EX, offsetof(xp_timeline, prepared), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot timeline_slots[] = {
-    {Py_tp_new, timeline_new}, XP_LIFE_SLOTS(timeline), {Py_tp_members, timeline_members}, {0, NULL},
-};
-static PyType_Spec timeline_spec = {"xpushare._native.Timeline", sizeof(xp_timeline), 0,
-                                    XP_WITH_GC, timeline_slots};
+XP_TYPE(timeline_spec, "Timeline", xp_timeline, XP_WITH_GC, {Py_tp_new, timeline_new}, XP_LIFE_SLOTS(timeline),
+        XP_FIELDS(OBJECT(xp_timeline, slot),
+                  {"prepared", T_OBJECT_EX, offsetof(xp_timeline, prepared), 0, NULL}))
 
 /* --- PagesBase ---------------------------------------------------------------------------------------------------- */
 
@@ -476,18 +434,12 @@ static PyObject *pages_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)p;
 }
 
-static PyMemberDef pages_members[] = {
-    NUMBER(xp_pages, nbytes),
-    FLAG(xp_pages, ipc_enabled),
-    FLAG(xp_pages, imported),
-    {"known_serial", T_ULONGLONG, offsetof(xp_pages, serial), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot pages_slots[] = {
-    {Py_tp_new, pages_new}, XP_LIFE_SLOTS(resource), {Py_tp_members, pages_members}, {0, NULL},
-};
-static PyType_Spec pages_spec = {"xpushare._native.PagesBase", sizeof(xp_pages), 0,
-                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, pages_slots};
+XP_TYPE(pages_spec, "PagesBase", xp_pages, XP_WITH_GC | Py_TPFLAGS_BASETYPE, {Py_tp_new, pages_new},
+        XP_LIFE_SLOTS(resource),
+        XP_FIELDS(NUMBER(xp_pages, nbytes),
+                  FLAG(xp_pages, ipc_enabled),
+                  FLAG(xp_pages, imported),
+                  {"known_serial", T_ULONGLONG, offsetof(xp_pages, serial), 0, NULL}))
 
 /* --- RangeBase ---------------------------------------------------------------------------------------------------- */
 
@@ -586,22 +538,12 @@ static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t 
 
 XP_LIFE(range, .fixed = XP_OBJECTS(xp_range, allocation, device, context, handle, lease))
 
-static PyMemberDef range_members[] = {
-    OBJECT(xp_range, allocation), NUMBER(xp_range, offset),  NUMBER(xp_range, nbytes), OBJECT(xp_range, device),
-    OBJECT(xp_range, context),    FLAG(xp_range, read_only), OBJECT(xp_range, handle), OBJECT(xp_range, lease),
-    {NULL, 0, 0, 0, NULL},
-};
-static PyMethodDef range_methods[] = {
-    {"replace", XP_FAST(range_replace), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"opened", XP_FAST(range_opened), METH_FASTCALL | METH_CLASS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot range_slots[] = {
-    {Py_tp_new, range_new}, XP_LIFE_SLOTS(range), {Py_tp_members, range_members},
-    {Py_tp_methods, range_methods}, {0, NULL},
-};
-static PyType_Spec range_spec = {"xpushare._native.RangeBase", sizeof(xp_range), 0,
-                                 XP_WITH_GC | Py_TPFLAGS_BASETYPE, range_slots};
+XP_TYPE(range_spec, "RangeBase", xp_range, XP_WITH_GC | Py_TPFLAGS_BASETYPE, {Py_tp_new, range_new},
+        XP_LIFE_SLOTS(range),
+        XP_FIELDS(OBJECT(xp_range, allocation), NUMBER(xp_range, offset),  NUMBER(xp_range, nbytes), OBJECT(xp_range, device),
+                  OBJECT(xp_range, context),    FLAG(xp_range, read_only), OBJECT(xp_range, handle), OBJECT(xp_range, lease)),
+        XP_METHODS({"replace", XP_FAST(range_replace), METH_VARARGS | METH_KEYWORDS, NULL},
+                   {"opened", XP_FAST(range_opened), METH_FASTCALL | METH_CLASS, NULL}))
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
@@ -621,20 +563,6 @@ static PyObject *imported(PyObject *module, PyObject *const *args, Py_ssize_t n)
     return class ? allocation_make(class, args[0], args[1], args[7], &rest) : NULL;
 }
 
-static PyMethodDef functions[] = {{"imported", XP_FAST(imported), METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL}};
-
-int xp_init_resources(PyObject *module)
-{
-    xp_types *types = xp_types_of(module);
-    PyTypeObject *pages = NULL;
-    int rc = PyModule_AddFunctions(module, functions) < 0 || xp_keep_type(module, &end_spec, &types->end) < 0 ||
-                     xp_keep_type(module, &resource_spec, &types->resource) < 0 ||
-                     xp_keep_subtype(module, &allocation_spec, types->resource, &types->allocation_base) < 0 ||
-                     xp_keep_subtype(module, &timeline_spec, types->resource, &types->timeline) < 0 ||
-                     xp_keep_subtype(module, &pages_spec, types->resource, &pages) < 0 ||
-                     xp_keep_type(module, &range_spec, &types->range_base) < 0
-                 ? -1
-                 : 0;
-    Py_XDECREF((PyObject *)pages);
-    return rc;
-}
+XP_PART(resources, XP_FUNCTIONS({"imported", XP_FAST(imported), METH_FASTCALL, NULL}), XP_KEEP(end_spec, end),
+        XP_KEEP(resource_spec, resource), XP_KEEP_OF(resource, allocation_spec, allocation_base),
+        XP_KEEP_OF(resource, timeline_spec, timeline), XP_ADD_OF(resource, pages_spec), XP_KEEP(range_spec, range_base))

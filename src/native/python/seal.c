@@ -13,10 +13,8 @@ static PyObject *seal_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_ssize_t nbytes;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#", names, &key, &nbytes))
         return NULL;
-    if (nbytes < 1 || nbytes > 64) {
-        PyErr_SetString(PyExc_ValueError, "a key has 1 to 64 bytes");
-        return NULL;
-    }
+    if (nbytes < 1 || nbytes > 64)
+        return xp_refuse(PyExc_ValueError, "a key has 1 to 64 bytes");
     xp_seal *self = (xp_seal *)PyType_GenericAlloc(type, 0);
     if (self)
         xp_make_key(&self->key, key, (size_t)nbytes);
@@ -27,8 +25,7 @@ const xp_key *xp_key_of(const xp_types *types, PyObject *seal)
 {
     if (Py_TYPE(seal) == types->seal)
         return &((const xp_seal *)seal)->key;
-    PyErr_SetString(PyExc_TypeError, "that is not a Seal");
-    return NULL;
+    return xp_refuse(PyExc_TypeError, "that is not a Seal");
 }
 
 static PyObject *seal_hash(PyObject *self, PyObject *arg)
@@ -90,15 +87,11 @@ static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
     return message;
 }
 
-static PyMethodDef seal_methods[] = {
-    {"moved", XP_FAST(seal_moved), METH_FASTCALL, NULL},
-    {"hash", seal_hash, METH_O, NULL},
-    {"read", seal_read, METH_VARARGS, NULL},
-    {"read_message", XP_FAST(seal_read_message), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot seal_slots[] = {{Py_tp_new, seal_new}, {Py_tp_methods, seal_methods}, {0, NULL}};
-static PyType_Spec seal_spec = {"xpushare._native.Seal", sizeof(xp_seal), 0, Py_TPFLAGS_DEFAULT, seal_slots};
+XP_TYPE(seal_spec, "Seal", xp_seal, Py_TPFLAGS_DEFAULT, {Py_tp_new, seal_new},
+        XP_METHODS({"moved", XP_FAST(seal_moved), METH_FASTCALL, NULL},
+                   {"hash", seal_hash, METH_O, NULL},
+                   {"read", seal_read, METH_VARARGS, NULL},
+                   {"read_message", XP_FAST(seal_read_message), METH_FASTCALL, NULL}))
 
 /* read_key(path): (code, detail, key), see _native.pyi */
 static PyObject *read_key(PyObject *Py_UNUSED(module), PyObject *arg)
@@ -109,16 +102,9 @@ static PyObject *read_key(PyObject *Py_UNUSED(module), PyObject *arg)
     int code;
     if (!PyUnicode_FSConverter(arg, &path))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    code = xp_read_key(PyBytes_AsString(path), key, &detail);
-    Py_END_ALLOW_THREADS
+    code = XP_UNLOCKED(xp_read_key(PyBytes_AsString(path), key, &detail));
     Py_DECREF(path);
     return Py_BuildValue("(iIy#)", code, detail, (const char *)key, (Py_ssize_t)(code == XP_KEY_GOOD ? sizeof key : 0));
 }
 
-static PyMethodDef functions[] = {{"read_key", read_key, METH_O, NULL}, {NULL, NULL, 0, NULL}};
-
-int xp_init_seal(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions) < 0 ? -1 : xp_keep_type(module, &seal_spec, &xp_types_of(module)->seal);
-}
+XP_PART(seal, XP_FUNCTIONS({"read_key", read_key, METH_O, NULL}), XP_KEEP(seal_spec, seal))

@@ -17,11 +17,8 @@ static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
         return NULL;
     xp_error error = {0, "not the table of this process and its own domain"};
     bool good = address >= XP_LEAST_ADDRESS && address % 8 == 0;
-    if (good) {
-        Py_BEGIN_ALLOW_THREADS
-        good = xp_serve((xp_table *)(uintptr_t)address, table_fd, d, file, &error);
-        Py_END_ALLOW_THREADS
-    }
+    if (good)
+        good = XP_UNLOCKED(xp_serve((xp_table *)(uintptr_t)address, table_fd, d, file, &error));
     if (!good)
         return xp_raise(&error);
     Py_RETURN_NONE;

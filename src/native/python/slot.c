@@ -67,9 +67,7 @@ XP_LIFE(slot, .end = slot_end, .weakrefs = offsetof(xp_slot_object, weakrefs),
 
 static PyObject *slot_detach(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    Py_BEGIN_ALLOW_THREADS
-    xp_detach(((xp_slot_object *)self)->s);
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_detach(((xp_slot_object *)self)->s));
     Py_RETURN_NONE;
 }
 
@@ -79,8 +77,7 @@ int xp_as_point(PyObject *arg, uint64_t *point)
         return -1;
     if (*point <= XP_POINT_MAX)
         return 0;
-    PyErr_SetString(PyExc_ValueError, "a point has 43 bits");
-    return -1;
+    return xp_invalid("a point has 43 bits");
 }
 
 static PyObject *slot_state(PyObject *self, PyObject *arg)
@@ -95,8 +92,7 @@ static PyObject *slot_state(PyObject *self, PyObject *arg)
 
 static PyObject *exhausted(const char *what)
 {
-    PyErr_SetString(PyExc_ValueError, what);
-    return NULL;
+    return xp_refuse(PyExc_ValueError, what);
 }
 
 /* A process that polls or signals does not wait, so perhaps nobody has noticed the death of a process that owes
@@ -312,10 +308,7 @@ static PyObject *slot_wait(PyObject *self, PyObject *const *args, Py_ssize_t n, 
 
 static PyObject *notify(xp_slot *s, uint64_t point, uint64_t token, int kind)
 {
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = xp_node_add(s, point, token, kind, NULL);
-    Py_END_ALLOW_THREADS
+    int rc = XP_UNLOCKED(xp_node_add(s, point, token, kind, NULL));
     return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
 }
 
@@ -354,15 +347,11 @@ static PyObject *slot_guard(PyObject *self, PyObject *arg)
     uint64_t point;
     if (s == NULL || xp_as_point(arg, &point) < 0)
         return NULL;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = xp_guard(s, point, NULL, 0, false);
-    Py_END_ALLOW_THREADS
+    int rc = XP_UNLOCKED(xp_guard(s, point, NULL, 0, false));
     if (xp_guarded(rc) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
-
 
 static PyObject *slot_released(PyObject *self, PyObject *arg)
 {
@@ -395,9 +384,7 @@ static PyObject *slot_cancel(PyObject *self, PyObject *arg)
     if (xp_as_u64(arg, &token) < 0)
         return NULL;
     xp_slot *s = ((xp_slot_object *)self)->s; /* also works on a detached slot: its tokens are due */
-    Py_BEGIN_ALLOW_THREADS
-    xp_node_cancel(s, token);
-    Py_END_ALLOW_THREADS
+    XP_UNLOCKED_DO(xp_node_cancel(s, token));
     Py_RETURN_NONE;
 }
 
@@ -419,63 +406,40 @@ static PyObject *slot_pending(PyObject *self, void *Py_UNUSED(c))
     return s ? PyLong_FromUnsignedLongLong(XP_ACQUIRE(&s->w->pending) >> 21) : NULL;
 }
 
-static PyGetSetDef slot_getset[] = {
-    {"value", slot_value, NULL, NULL, NULL},
-    {"pending", slot_pending, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyMethodDef slot_methods[] = {
-    {"state", slot_state, METH_O, NULL},
-    {"signal", slot_signal, METH_NOARGS, NULL},
-    {"submit", XP_FAST(slot_submit), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"complete", slot_complete, METH_O, NULL},
-    {"fail", slot_fail, METH_O, NULL},
-    {"lose", XP_FAST(slot_lose), METH_FASTCALL, NULL},
-    {"owes", slot_owes, METH_NOARGS, NULL},
-    {"owes_next", slot_owes_next, METH_NOARGS, NULL},
-    {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"pickled", slot_pickled, METH_O, NULL},
-    {"taken", slot_taken, METH_NOARGS, NULL},
-    {"blame", slot_blame, METH_NOARGS, NULL},
-    {"attached", slot_attached, METH_NOARGS, NULL},
-    {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
-    {"notify_recovery", slot_notify_recovery, METH_O, NULL},
-    {"cancel", slot_cancel, METH_O, NULL},
-    {"guard", slot_guard, METH_O, NULL},
-    {"released", slot_released, METH_O, NULL},
-    {"watch", slot_watch, METH_NOARGS, NULL},
-    {"detach", slot_detach, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef slot_members[] = {
-    XP_WEAKREFS(xp_slot_object),
-    {"domain", T_OBJECT_EX, offsetof(xp_slot_object, domain), READONLY, NULL},
-    {"index", T_UINT, offsetof(xp_slot_object, index), READONLY, NULL},
-    {"address", T_ULONGLONG, offsetof(xp_slot_object, words), READONLY, NULL},
-    {"engine", T_ULONGLONG, offsetof(xp_slot_object, s), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot slot_slots[] = {
-    {Py_tp_new, slot_new},         XP_LIFE_SLOTS(slot),           {Py_tp_getset, slot_getset},
-    {Py_tp_methods, slot_methods}, {Py_tp_members, slot_members}, {0, NULL},
-};
-static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object), 0, XP_WITH_GC, slot_slots};
+XP_TYPE(slot_spec, "Slot", xp_slot_object, XP_WITH_GC, {Py_tp_new, slot_new}, XP_LIFE_SLOTS(slot),
+        XP_GETSET({"value", slot_value, NULL, NULL, NULL},
+                  {"pending", slot_pending, NULL, NULL, NULL}),
+        XP_METHODS({"state", slot_state, METH_O, NULL},
+                   {"signal", slot_signal, METH_NOARGS, NULL},
+                   {"submit", XP_FAST(slot_submit), METH_VARARGS | METH_KEYWORDS, NULL},
+                   {"complete", slot_complete, METH_O, NULL},
+                   {"fail", slot_fail, METH_O, NULL},
+                   {"lose", XP_FAST(slot_lose), METH_FASTCALL, NULL},
+                   {"owes", slot_owes, METH_NOARGS, NULL},
+                   {"owes_next", slot_owes_next, METH_NOARGS, NULL},
+                   {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
+                   {"pickled", slot_pickled, METH_O, NULL},
+                   {"taken", slot_taken, METH_NOARGS, NULL},
+                   {"blame", slot_blame, METH_NOARGS, NULL},
+                   {"attached", slot_attached, METH_NOARGS, NULL},
+                   {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
+                   {"notify_recovery", slot_notify_recovery, METH_O, NULL},
+                   {"cancel", slot_cancel, METH_O, NULL},
+                   {"guard", slot_guard, METH_O, NULL},
+                   {"released", slot_released, METH_O, NULL},
+                   {"watch", slot_watch, METH_NOARGS, NULL},
+                   {"detach", slot_detach, METH_NOARGS, NULL}),
+        XP_FIELDS(XP_WEAKREFS(xp_slot_object),
+                  {"domain", T_OBJECT_EX, offsetof(xp_slot_object, domain), READONLY, NULL},
+                  {"index", T_UINT, offsetof(xp_slot_object, index), READONLY, NULL},
+                  {"address", T_ULONGLONG, offsetof(xp_slot_object, words), READONLY, NULL},
+                  {"engine", T_ULONGLONG, offsetof(xp_slot_object, s), READONLY, NULL}))
 
 xp_slot *xp_slot_of(PyObject *object)
 {
     if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)slot_dealloc)
         return slot(object);
-    PyErr_SetString(PyExc_TypeError, "a Slot is wanted");
-    return NULL;
+    return xp_refuse(PyExc_TypeError, "a Slot is wanted");
 }
 
-int xp_init_slot(PyObject *module)
-{
-    if (PyModule_AddIntConstant(module, "PENDING", XP_PENDING) < 0 ||
-        PyModule_AddIntConstant(module, "DONE", XP_DONE) < 0 || PyModule_AddIntConstant(module, "LOST", XP_LOST) < 0)
-        return -1;
-    return xp_keep_type(module, &slot_spec, &xp_types_of(module)->slot);
-}
+XP_PART(slot, NULL, XP_KEEP(slot_spec, slot))

@@ -34,10 +34,8 @@ static int span_dims(xp_span *s, const int64_t *shape, int ndim, const int64_t *
     if (shape == NULL) {
         shape = &flat;
         ndim = 1;
-        if (s->nbytes % s->itemsize) {
-            PyErr_SetString(PyExc_ValueError, "nbytes is not a multiple of itemsize");
-            return -1;
-        }
+        if (s->nbytes % s->itemsize)
+            return xp_invalid("nbytes is not a multiple of itemsize");
     }
     s->ndim = ndim;
     s->dims = PyMem_Calloc((size_t)ndim * 2 + 1, sizeof *s->dims);
@@ -47,10 +45,8 @@ static int span_dims(xp_span *s, const int64_t *shape, int ndim, const int64_t *
     }
     bool empty = false;
     for (int i = 0; i < ndim; i++) {
-        if (shape[i] < 0) {
-            PyErr_SetString(PyExc_ValueError, "shape must not be negative");
-            return -1;
-        }
+        if (shape[i] < 0)
+            return xp_invalid("shape must not be negative");
         empty |= shape[i] == 0;
     }
     int64_t count = s->itemsize, reach = s->itemsize;
@@ -72,8 +68,7 @@ static int span_dims(xp_span *s, const int64_t *shape, int ndim, const int64_t *
     s->f_order = contiguous(s, true);
     return 0;
 outside:
-    PyErr_SetString(PyExc_ValueError, "shape and strides reach outside the span");
-    return -1;
+    return xp_invalid("shape and strides reach outside the span");
 }
 
 /* shape NULL: one dimension; strides NULL: C order */
@@ -81,10 +76,8 @@ static PyObject *span_make(PyTypeObject *type, uint64_t address, Py_ssize_t nbyt
                            const int64_t *shape, int ndim, const int64_t *strides, const char *format,
                            Py_ssize_t itemsize)
 {
-    if (nbytes < 0 || itemsize < 1 || (nbytes && address + (uint64_t)nbytes < address) || (nbytes && address == 0)) {
-        PyErr_SetString(PyExc_ValueError, "no such span of memory");
-        return NULL;
-    }
+    if (nbytes < 0 || itemsize < 1 || (nbytes && address + (uint64_t)nbytes < address) || (nbytes && address == 0))
+        return xp_refuse(PyExc_ValueError, "no such span of memory");
     xp_span *s = (xp_span *)PyType_GenericAlloc(type, 0);
     if (s == NULL)
         return NULL;
@@ -121,10 +114,8 @@ static PyObject *span_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         xp_as_u64(o_address, &address) < 0 || xp_as_dims(o_shape, "shape", shape, &ndim) < 0 ||
         xp_as_dims(o_strides, "strides", strides, &nstrides) < 0)
         return NULL;
-    if (nstrides >= 0 && nstrides != ndim) {
-        PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
-        return NULL;
-    }
+    if (nstrides >= 0 && nstrides != ndim)
+        return xp_refuse(PyExc_ValueError, "shape and strides differ in length");
     return span_make(type, address, nbytes, readonly != 0, owner, ndim >= 0 ? shape : NULL, ndim,
                      nstrides >= 0 ? strides : NULL, format, itemsize);
 }
@@ -172,20 +163,13 @@ static int span_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return 0;
 }
 
-static PyMemberDef span_members[] = {
-    XP_WEAKREFS(xp_span),
-    {"address", T_ULONGLONG, offsetof(xp_span, address), READONLY, NULL},
-    {"nbytes", T_PYSSIZET, offsetof(xp_span, nbytes), READONLY, NULL},
-    {"readonly", T_BOOL, offsetof(xp_span, readonly), READONLY, NULL},
-    {"owner", T_OBJECT_EX, offsetof(xp_span, owner), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot span_slots[] = {
-    {Py_tp_new, span_new}, XP_LIFE_SLOTS(span), {Py_tp_members, span_members},
-    {Py_bf_getbuffer, span_getbuffer}, {0, NULL},
-};
-static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, XP_WITH_GC, span_slots};
+XP_TYPE(span_spec, "Span", xp_span, XP_WITH_GC, {Py_tp_new, span_new}, XP_LIFE_SLOTS(span),
+        XP_FIELDS(XP_WEAKREFS(xp_span),
+                  {"address", T_ULONGLONG, offsetof(xp_span, address), READONLY, NULL},
+                  {"nbytes", T_PYSSIZET, offsetof(xp_span, nbytes), READONLY, NULL},
+                  {"readonly", T_BOOL, offsetof(xp_span, readonly), READONLY, NULL},
+                  {"owner", T_OBJECT_EX, offsetof(xp_span, owner), READONLY, NULL}),
+        {Py_bf_getbuffer, span_getbuffer})
 
 int xp_span_buffer(PyObject *span, Py_buffer *view, int flags)
 {
@@ -195,4 +179,4 @@ int xp_span_buffer(PyObject *span, Py_buffer *view, int flags)
     return -1;
 }
 
-int xp_init_span(PyObject *module) { return xp_add_type(module, &span_spec); }
+XP_PART(span, NULL, XP_ADD(span_spec))

@@ -21,8 +21,19 @@ PyObject *xp_raise(const xp_error *error)
         return PyErr_NoMemory();
     if (error->code)
         return xp_oserror_of(error->code, error->what);
-    PyErr_SetString(PyExc_ValueError, error->what);
+    return xp_refuse(PyExc_ValueError, error->what);
+}
+
+void *xp_refuse(PyObject *type, const char *why)
+{
+    PyErr_SetString(type, why);
     return NULL;
+}
+
+int xp_invalid(const char *why)
+{
+    PyErr_SetString(PyExc_ValueError, why);
+    return -1;
 }
 
 void xp_unusable(const char *why)
@@ -50,10 +61,8 @@ int xp_seconds(PyObject *obj, uint64_t *ns)
     double s = PyFloat_AsDouble(obj);
     if (s == -1.0 && PyErr_Occurred())
         return -1;
-    if (isnan(s)) {
-        PyErr_SetString(PyExc_ValueError, "a time must be a number");
-        return -1;
-    }
+    if (isnan(s))
+        return xp_invalid("a time must be a number");
     *ns = s <= 0 ? 0 : s > 1e9 ? XP_FOREVER : (uint64_t)(s * 1e9);
     return 0;
 }
@@ -78,23 +87,32 @@ int xp_set_object(PyObject *self, PyObject *value, void *place)
     return PyMember_SetOne((char *)self, &member, value);
 }
 
-int xp_add_type(PyObject *module, PyType_Spec *spec)
+static int add_type(PyObject *module, const xp_kept *type)
 {
-    PyTypeObject *type = NULL;
-    int rc = xp_keep_type(module, spec, &type);
-    Py_XDECREF((PyObject *)type);
+    char *types = (char *)xp_types_of(module);
+    PyObject *base = type->base ? *(PyObject **)(types + type->base) : NULL;
+    PyTypeObject *made = (PyTypeObject *)PyType_FromModuleAndSpec(module, type->spec, base);
+    int rc = made ? PyModule_AddType(module, made) : -1;
+    if (type->kept)
+        *(PyTypeObject **)(types + type->kept) = made;
+    else
+        Py_XDECREF((PyObject *)made);
     return rc;
 }
 
-int xp_keep_subtype(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyTypeObject **kept)
-{
-    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
-    return *kept ? PyModule_AddType(module, *kept) : -1;
-}
+int xp_add_type(PyObject *module, PyType_Spec *spec) { return add_type(module, &(xp_kept){spec, 0, 0}); }
 
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
 {
-    return xp_keep_subtype(module, spec, NULL, kept);
+    return add_type(module, &(xp_kept){spec, (size_t)((char *)kept - (char *)xp_types_of(module)), 0});
+}
+
+int xp_add_part(PyObject *module, PyMethodDef *functions, const xp_kept *types)
+{
+    int rc = functions ? PyModule_AddFunctions(module, functions) : 0;
+    for (; rc == 0 && types->spec; types++)
+        rc = add_type(module, types);
+    return rc;
 }
 
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most)

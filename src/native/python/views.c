@@ -5,8 +5,6 @@
 #include <string.h>
 
 #define EXCHANGE_NAME "__dlpack_c_exchange_api__"
-/* torch's, which a tensor's view does not show. Python refuses such tensors, or has them copied. */
-#define DIFFERS_NAME "requires_grad"
 #define NEGATED_NAME "is_neg" /* a method: the values are negated when they are read */
 
 /* Clear an exception of other code, since Python asks again and reports it. Returns -1 for any that is not an Exception. */
@@ -229,15 +227,4 @@ static PyObject *view_array(PyObject *module, PyObject *array)
     return xp_tuple_of(all, sizeof all / sizeof *all);
 }
 
-static PyMethodDef functions[] = {{"view_array", view_array, METH_O, NULL}, {NULL, NULL, 0, NULL}};
-
-int xp_init_views(PyObject *module)
-{
-    xp_types *types = xp_types_of(module);
-    types->differs = PyUnicode_InternFromString(DIFFERS_NAME);
-    types->dtype = PyUnicode_InternFromString("dtype");
-    types->strides = PyUnicode_InternFromString("strides");
-    if (types->differs == NULL || types->dtype == NULL || types->strides == NULL)
-        return -1;
-    return PyModule_AddFunctions(module, functions);
-}
+XP_PART(views, XP_FUNCTIONS({"view_array", view_array, METH_O, NULL}))

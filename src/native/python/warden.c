@@ -15,10 +15,7 @@ static PyObject *notification_fd(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 
 static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
-    xp_node *list;
-    Py_BEGIN_ALLOW_THREADS
-    list = xp_due();
-    Py_END_ALLOW_THREADS
+    xp_node *list = XP_UNLOCKED(xp_due());
     PyObject *tokens = PyList_New(0);
     while (list) {
         xp_node *node = list;
@@ -46,10 +43,7 @@ static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 /* start_warden(): whether it runs */
 static PyObject *start_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = xp_loop_start();
-    Py_END_ALLOW_THREADS
+    int rc = XP_UNLOCKED(xp_loop_start());
     return PyBool_FromLong(rc == 0);
 }
 
