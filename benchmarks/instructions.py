@@ -59,7 +59,7 @@ def produce(channel: socket.socket, mark: Mark, rounds: int, kind: str, device: 
         return
     stream = None
     if ordered:
-        from xpushare.adapters.mock.others import default_stream
+        from xpushare.adapters.mock.adapter import default_stream
 
         stream = default_stream(xs.Device(device).ordinal)
     same = kind == "same"

@@ -26,7 +26,7 @@ from harness import Child, become_another_user, kept
 from sampling import sampled
 from xpushare import _native, adapters
 from xpushare.adapters.cuda import _adapter, _listing
-from xpushare.adapters.cuda import _doctor as cuda
+from xpushare.adapters.cuda import _listing as cuda
 from xpushare.adapters.vendor import Check
 from xpushare.cli import doctor
 from xpushare.cli.doctor import folder, kernel, routes, sharing

@@ -17,7 +17,7 @@ from harness import Child, kept
 from xpushare._native import End, forks
 from xpushare.adapters.host import HostRange
 from xpushare.adapters.mock import MockStream, default_stream
-from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.stream.memory import HostMemory
 from xpushare.core.device import adapter_of
 from xpushare.core.resources import imported
 from xpushare.objects.lifecycle import use

@@ -14,7 +14,7 @@ from peering import nothing_left
 import xpushare as xs
 from harness import Child, kept
 from xpushare._native import Timeline
-from xpushare.adapters.mock.others import default_stream
+from xpushare.adapters.mock.adapter import default_stream
 from xpushare.adapters.mock.script import driver
 from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.common.errors import OutOfMemoryError

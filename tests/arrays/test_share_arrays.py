@@ -20,7 +20,7 @@ from harness import Child, HarnessError, kept
 from xpushare._native import STRUCTS, Exported, OwnTable, Seal, Span
 from xpushare.adapters.base import Export, Form, OnDemand
 from xpushare.adapters.host.memory import HostMemory
-from xpushare.adapters.mock.others import MockStream, default_stream
+from xpushare.adapters.mock.adapter import MockStream, default_stream
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.common.elements import c_strides
 from xpushare.core.layers import enable_layers

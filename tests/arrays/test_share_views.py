@@ -13,7 +13,7 @@ import pytest
 import xpushare as xs
 from exchange import Tensor, capsule
 from xpushare.adapters.mock import ForeignArray, MockStream
-from xpushare.adapters.mock.others import default_stream
+from xpushare.adapters.mock.adapter import default_stream
 from xpushare.arrays import description, place
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of

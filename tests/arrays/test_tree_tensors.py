@@ -27,7 +27,7 @@ from xpushare._native import (
     Seal,
 )
 from xpushare.adapters import native_cpu
-from xpushare.adapters.mock.others import default_stream
+from xpushare.adapters.mock.adapter import default_stream
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.arrays import description
 from xpushare.core import memory

@@ -17,7 +17,7 @@ from peering import nothing_kept  # noqa: F401 - used by every test here
 
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare.adapters.mock.others import ForeignArray, default_stream
+from xpushare.adapters.mock.adapter import ForeignArray, default_stream
 from xpushare.adapters.mock.script import driver
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.opening import room_of

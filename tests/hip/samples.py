@@ -7,7 +7,7 @@ from typing import Any
 from xpushare._native import dlpack_capsule
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.hip._adapter import Hip
-from xpushare.adapters.stream.samples import DriverSamples
+from xpushare.adapters.stream.adapter import DriverSamples
 
 __all__ = ["RocmArray", "samples"]
 

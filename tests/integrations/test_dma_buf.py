@@ -15,7 +15,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, fd_count, kept
-from xpushare.adapters.host import dma_buf as host
+from xpushare.adapters.host import memory as host
 from xpushare.integrations import dma_buf
 
 NBYTES = 3 * 4096

@@ -25,7 +25,7 @@ from reductions_peer import SPAWN, Ask, served
 import xpushare as xs
 from harness import Child, kept, wait_until
 from xpushare.adapters.mock import Mock
-from xpushare.adapters.mock.others import ForeignArray, MockStream
+from xpushare.adapters.mock.adapter import ForeignArray, MockStream
 from xpushare.adapters.mock.script import driver
 from xpushare.core import event as events
 from xpushare.integrations import _reductions

@@ -11,7 +11,7 @@ from test_adapter_memory import DEVICE, level_zero, read, read_there, settle, wr
 from tests.harness import Child
 
 import xpushare as xs
-from xpushare.adapters.host import dma_buf as host
+from xpushare.adapters.host import memory as host
 from xpushare.integrations import dma_buf
 
 GRANULE = 1 << 16

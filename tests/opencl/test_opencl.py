@@ -16,9 +16,8 @@ import pytest
 import xpushare as xs
 from harness import TIMEOUT, Child, kept, wait_until
 from xpushare import adapters
-from xpushare.adapters.opencl import _adapter
+from xpushare.adapters.opencl import LOADER, _adapter
 from xpushare.adapters.opencl._adapter import OpenCL
-from xpushare.adapters.opencl._protocols import LOADER
 from xpushare.adapters.vendor import Check
 from xpushare.objects.lifecycle import use
 

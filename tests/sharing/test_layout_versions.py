@@ -27,7 +27,7 @@ import pytest
 import xpushare as xs
 from harness import Child, kept
 from xpushare import _native
-from xpushare.adapters.stream import payload
+from xpushare.adapters.stream import memory
 from xpushare.adapters.virtual_memory import memory as virtual_memory
 from xpushare.arrays.containers import flatten
 from xpushare.channels import crews, frames, geometry
@@ -112,7 +112,7 @@ def layouts() -> dict[str, tuple[str, list[object]]]:
             "XP_VERSION",
             [
                 *(engine[f"xp_{each}"] for each in ("table", "device", "entry", "label")),
-                *with_prefix("XP_TABLE", "XP_ENTR", "XP_REASON"), payload._HEAD.format, virtual_memory._RUN.format,
+                *with_prefix("XP_TABLE", "XP_ENTR", "XP_REASON"), memory._HEAD.format, virtual_memory._RUN.format,
             ],
         ),
         "commons": (

@@ -13,7 +13,7 @@ import pytest
 import xpushare as xs
 from xpushare import _native
 from xpushare.adapters.mock import MockEvent, MockStream
-from xpushare.adapters.mock.hooks import Device, Stream
+from xpushare.adapters.mock.adapter import Device, Stream
 from xpushare.adapters.mock.script import ScriptedDriver
 from xpushare.adapters.mock.script import driver as mock_driver
 from xpushare.adapters.stream.engine import Engine

@@ -13,7 +13,7 @@ import pytest
 import xpushare as xs
 from harness import Child, kept
 from sampling import sampled
-from xpushare.adapters.mock.others import ForeignArray
+from xpushare.adapters.mock.adapter import ForeignArray
 from xpushare.adapters.mock.script import driver
 from xpushare.sharing import idle as keeping
 from xpushare.sharing import node

@@ -19,10 +19,10 @@ from xpushare import _native, adapters
 from xpushare.adapters.base import Export, Import
 from xpushare.adapters.mock import MockEvent, MockStream, ScriptedDriver
 from xpushare.adapters.mock import driver as mock_driver
-from xpushare.adapters.mock.hooks import Device
+from xpushare.adapters.mock.adapter import Device
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.stream.memory import HostMemory
 from xpushare.common.fds import OwnedFd
 
 Until = Callable[..., None]

@@ -23,11 +23,11 @@ from software import Device
 import xpushare as xs
 from xpushare import _native, adapters
 from xpushare.adapters.base import Import
-from xpushare.adapters.stream import background, payload
+from xpushare.adapters.stream import background, memory
 from xpushare.adapters.stream.background import Teardown, Watch
-from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
+from xpushare.adapters.stream.engine import SlotPages
 from xpushare.adapters.stream.listing import ask_child
-from xpushare.adapters.stream.slot_pages import SlotPages
+from xpushare.adapters.stream.queue import Copy, Fill, fill_steps
 from xpushare.adapters.virtual_memory.engine import PeerAccess
 from xpushare.common import threads
 
@@ -390,13 +390,13 @@ def test_a_driver_need_not_be_told_about_pages(new_slot: Callable[[], _native.Sl
 
 
 def test_a_payload_that_contradicts_its_table_is_refused() -> None:
-    export = payload.described(payload.SEGMENTS, 5, 4096, own=b"rest")
+    export = memory.described(memory.SEGMENTS, 5, 4096, own=b"rest")
     assert (export.nbytes, export.exposed_nbytes) == (5, 4096)
     good = Import(5, 4096, export.payload, (), False)
-    assert payload.read_head("opening", good) == (payload.SEGMENTS, b"rest")
+    assert memory.read_head("opening", good) == (memory.SEGMENTS, b"rest")
     for wrong in (good._replace(payload=b"x"), good._replace(exposed_nbytes=8192), good._replace(nbytes=4097)):
         with pytest.raises(xs.InvalidHandleError):
-            payload.read_head("opening", wrong)
+            memory.read_head("opening", wrong)
 
 
 def test_a_child_answers_for_the_driver() -> None:

@@ -11,7 +11,7 @@ import pytest
 from ur_runtime import Runtime, refused
 
 from xpushare import ur
-from xpushare.adapters.mock.others import MockEvent, MockStream
+from xpushare.adapters.mock.adapter import MockEvent, MockStream
 from xpushare.ur._functions import FUNCTIONS
 
 R = ur.Result
@@ -154,7 +154,7 @@ def test_an_event_for_others(mock: Runtime, monkeypatch: pytest.MonkeyPatch) -> 
     event = mock.event()
     with refused(R.ERROR_UNSUPPORTED_FEATURE):
         ur.urEventGetNativeHandle(event)
-    monkeypatch.setattr("xpushare.adapters.mock.hooks.Stream.record_native", record)
+    monkeypatch.setattr("xpushare.adapters.mock.adapter.Stream.record_native", record)
     assert [ur.urEventGetNativeHandle(event) for _ in range(2)] == [0x1000, 0x1000]
     ur.urEnqueueEventsWaitWithBarrierExt(mock.queue, None, None, event)
     assert ur.urEventGetNativeHandle(event) == 0x1001

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from xpushare import ur
-from xpushare.adapters.mock.others import MockEvent, MockStream
+from xpushare.adapters.mock.adapter import MockEvent, MockStream
 from xpushare.common.aspects import Aspect, Support
 from xpushare.ur import _objects
 from xpushare.ur._callbacks import call_soon

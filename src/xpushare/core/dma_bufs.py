@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xpushare.adapters.base import DriverMemory, Form, UsmKind
-from xpushare.adapters.host.dma_buf import HostDmaBuf, dma_buf_nbytes, of_memfd
+from xpushare.adapters.host.memory import HostDmaBuf, dma_buf_nbytes, of_memfd
 from xpushare.common import system
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError

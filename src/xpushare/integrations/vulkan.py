@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 from xpushare import adapters
 from xpushare.adapters.base import TimelinePoint
-from xpushare.adapters.vulkan._memory import OpaqueMemory
+from xpushare.adapters.vulkan._adapter import OpaqueMemory
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, from_os_error
 from xpushare.common.fds import OwnedFd
 from xpushare.core.device import adapter_of, info_of, known_device

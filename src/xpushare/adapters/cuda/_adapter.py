@@ -1,13 +1,13 @@
-"""Implements the driver contract with the other modules of this package."""
+"""Implements the driver contract and the stream engine's hooks for streams, with the other modules of this package."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, Literal, final
 
-from xpushare._native import Importer
+from xpushare._native import End, Importer, query
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -21,31 +21,122 @@ from xpushare.adapters.base import (
     TimelinePoint,
     UsmKind,
 )
-from xpushare.adapters.cuda import _fabric, _memory
-from xpushare.adapters.cuda import _numbers as n
-from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
-from xpushare.adapters.cuda._external import Point, dma_buf, open_opaque
-from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
-from xpushare.adapters.cuda._numbers import Attribute
-from xpushare.adapters.cuda._pool import Pools
-from xpushare.adapters.cuda._protocols import (
+from xpushare.adapters.cuda import (
     BACKEND,
     INSTALL,
     RawStream,
+    _memory,
     current_stream,
     event_of,
     in_use_here,
     stream_of,
 )
-from xpushare.adapters.cuda._stream import Stream
-from xpushare.adapters.runtime import ordinal_of
+from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu, struct_bytes
+from xpushare.adapters.cuda._external import Point, dma_buf, fabric_handle, fabric_support, open_opaque
+from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
+from xpushare.adapters.cuda._memory import Pools
+from xpushare.adapters.cuda._numbers import Attribute
+from xpushare.adapters.runtime import RuntimeStream, ordinal_of
+from xpushare.adapters.stream.hooks import Calls, Device, IpcEvent, Scope
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.common.fds import OwnedFd
 
-__all__ = ["Cuda"]
+__all__ = ["Cuda", "Stream"]
+
+
+@final
+class Stream(RuntimeStream):
+    """A stream, with the hooks that the stream engine calls. After some operations, the engine queues a *mark*, to
+    learn when the stream has finished them. CUDA's marks are pairs of a CUDA event and its number.
+
+    Streams share hardware channels. If too many streams would wait, operations on our own streams are held back in this
+    process. Operations on streams of other libraries cannot be held back. Calls on words and events need no current
+    context, except on the default streams, which belong to the current context. The calls that `synchronize` repeats
+    are inlined, which saves one Python frame each.
+    """
+
+    def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
+        self._context = context
+        self._driver = context.driver
+        self._stream = stream
+        self.device: Device = context.gpu
+        super().__init__(int(stream), context.driver.stream_functions(), "cu")
+        self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the context's default stream
+        self.current: Callable[[], Scope] = context.current
+        self.relaxed: Callable[[], Scope] = context.driver.relaxed
+        self.ordering: Literal["device", "shared", "held"] = "shared" if owner is None else "device"
+        self.owner = context if self.lasting else owner
+        default = self.lasting or (owner is not None and self.handle == n.PER_THREAD_STREAM)
+        self.around_calls: Callable[[], Scope] | None = context.pushed if default else None
+        self.calls = context.gpu.queue_calls()
+        self._query = context.driver.function("cuStreamQuery")
+
+    @classmethod
+    def create(cls, context: Context, doing: str) -> Stream:
+        context.gpu.queue_calls()  # or raises before there is a stream
+        with context.current():
+            context.check(doing)  # creates its own stream now, not while queues wait
+            return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
+
+    def identity(self) -> Hashable | None:
+        """Return a key that identifies this stream. No later stream has the same key, even if the driver reuses the
+        handle.
+
+        Return None while the stream is being captured, since asking for the stream's id would end the capture.
+        """
+        context = self._context
+        if self.lasting:
+            return context.number, 0
+        with context.current():
+            code, status = self._driver.api.cuStreamIsCapturing(self._stream)[:2]
+            if code or int(status):
+                return None
+            return context.number, 1 + int(self._driver("adopting a stream", "cuStreamGetId", self._stream))
+
+    def new_mark(self, doing: str) -> tuple[Any, int]:
+        event = self._driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING)
+        return event, int(event)
+
+    def mark(self, doing: str, mark: tuple[Any, int]) -> Calls:
+        return ((self.record, mark[1], self.handle),)
+
+    def query(self, doing: str, mark: tuple[Any, int]) -> bool:
+        code = self._driver.api.cuEventQuery(mark[0])[0]
+        return not code or self._driver.ready(doing, "cuEventQuery", int(code))
+
+    def busy(self, doing: str) -> bool:
+        code = query(self._query, self.handle)
+        return bool(code) and not self._driver.ready(doing, "cuStreamQuery", code)
+
+    def check_device(self, doing: str) -> None:
+        self._context.check(doing)
+
+    def wait_native(self, doing: str, event: int | Point) -> Calls:
+        if isinstance(event, Point):
+            return event.calls(self.handle)
+        return super().wait_native(doing, event)
+
+    def record_native(self, doing: str) -> IpcEvent:
+        driver = self._driver
+        event = driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING | n.EVENT_INTERPROCESS)
+        with End(driver.api.cuEventDestroy, event):
+            driver(doing, "cuEventRecord", event, self._stream)
+            handle = struct_bytes(driver(doing, "cuIpcGetEventHandle", event))
+            return IpcEvent(int(event), handle, self.current, driver, "cuEventDestroy", event)
+
+    def destroy(self, marks: Sequence[tuple[Any, int]]) -> None:
+        api = self._driver.api  # on a broken context there is nothing to destroy
+        for event, _number in marks:
+            api.cuEventDestroy(event)
+        if self.owner is None:
+            api.cuStreamDestroy(self._stream)
+        else:
+            self.owner = ()
+
 
 # The attributes of the device that each aspect requires.
 _VMM: Final = (Attribute.VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)
@@ -234,13 +325,13 @@ class Cuda(VirtualMemoryAdapter):
 
     def fabric(self, device: DeviceInfo) -> Support:
         """Return whether memory of the device can have a fabric handle."""
-        return _fabric.support(self.device(device))
+        return fabric_support(self.device(device))
 
     def fabric_handle(self, device: DeviceInfo, address: int) -> bytes:
         """Return the fabric handle of an allocation. Raises `FeatureNotSupportedError` if the allocation has no fabric
         handle.
         """
-        return _fabric.fabric_handle(self.device(device), address)
+        return fabric_handle(self.device(device), address)
 
     def pool(self, device: DeviceInfo) -> DriverPool:
         return self._pools.make(self.device(device))

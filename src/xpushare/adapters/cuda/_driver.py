@@ -14,9 +14,9 @@ from typing import Any, Final, final
 from xpushare import _native
 from xpushare._native import End, Importer, Scopes, forks
 from xpushare.adapters.base import Access, Form, OnDemand
+from xpushare.adapters.cuda import INSTALL
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
-from xpushare.adapters.cuda._protocols import INSTALL
 from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope

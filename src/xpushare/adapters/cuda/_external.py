@@ -1,5 +1,6 @@
-"""Imports memory and timeline semaphores that Vulkan programs export, as CUDA's external resources. Exports dma-bufs,
-by which other drivers import CUDA's memory.
+"""CUDA's memory and semaphores outside CUDA: imports memory and timeline semaphores that Vulkan programs export, as
+CUDA's external resources. Exports dma-bufs, by which other drivers import CUDA's memory, and fabric handles, by which
+the transports of inference engines reach an allocation from other nodes.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from weakref import WeakKeyDictionary
 from xpushare._native import End
 from xpushare.adapters.base import DriverMemory, Import, TimelinePoint, TimelineSemaphore
 from xpushare.adapters.cuda import _numbers as n
-from xpushare.adapters.cuda._driver import Gpu
+from xpushare.adapters.cuda._driver import FABRIC, Gpu, struct_bytes
 from xpushare.adapters.cuda._numbers import Attribute, Error
+from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Calls
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped
 from xpushare.common import system
-from xpushare.common.errors import DeviceError, FeatureNotSupportedError
+from xpushare.common.aspects import Support
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, XpuShareError
 from xpushare.common.fds import OwnedFd
 
-__all__ = ["Point", "dma_buf", "open_opaque"]
+__all__ = ["Point", "dma_buf", "fabric_handle", "open_opaque", "fabric_support"]
 
 
 def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
@@ -126,3 +129,36 @@ class Point:
     def calls(self, stream: int) -> Calls:
         parameters = int(self._parameters.getPtr())
         return ((self._function, ctypes.addressof(self._semaphore.list), parameters, 1, stream),)
+
+
+# --- fabric handles ---------------------------------------------------------------------------------------------------
+
+
+def fabric_support(gpu: Gpu) -> Support:
+    """Return whether allocations with a file descriptor and a fabric handle can be made. Asks the driver, then makes
+    one such allocation as a test.
+    """
+    doing = "trying an allocation with a fabric handle"
+    try:
+        with gpu.current():
+            gpu.release(doing, gpu.create_for_fabric(doing, gpu.granularity(False)))
+    except XpuShareError as error:
+        return Support("no", str(error))
+    return Support("yes", "an allocation with both handles was made")
+
+
+def fabric_handle(gpu: Gpu, address: int) -> bytes:
+    """Return the fabric handle (CUmemFabricHandle) of the allocation that is mapped at an address."""
+    doing, driver = f"asking for a fabric handle on {gpu}", gpu.driver
+    kind = driver.api.CUmemAllocationHandleType(n.FABRIC)
+    allocation = gpu.retain(doing, address)
+    try:
+        return struct_bytes(driver(doing, "cuMemExportToShareableHandle", allocation, kind, 0))
+    except DeviceError as error:
+        if error.native != Error.INVALID_VALUE:
+            raise
+        raise FeatureNotSupportedError(
+            f"{doing}: the allocation was made without one: set {FABRIC}=1 before it is made", native=error.native
+        ) from error
+    finally:
+        quietly(gpu.release, doing, allocation)

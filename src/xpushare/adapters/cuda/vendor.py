@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from xpushare.adapters.cuda._protocols import INSTALL, event_of, in_use_here, stream_of
+from xpushare.adapters.cuda import INSTALL, event_of, in_use_here, stream_of
+from xpushare.adapters.cuda._numbers import LEGACY_STREAM
 from xpushare.adapters.vendor import ArrayInterface, Check, DLPackType, Vendor
 
 if TYPE_CHECKING:
     from xpushare.adapters.base import Adapter
 
 __all__ = ["vendor"]
-
-_LEGACY_STREAM: Final = 1  # in DLPack and in the CUDA array interface
 
 
 def _make() -> Adapter:
@@ -23,7 +22,7 @@ def _make() -> Adapter:
 
 
 def _examine() -> Iterable[Check]:
-    from xpushare.adapters.cuda._doctor import examine
+    from xpushare.adapters.cuda._listing import examine
 
     return examine()
 
@@ -39,11 +38,11 @@ vendor: Final = Vendor(
     variables=("CUDA_VISIBLE_DEVICES",),
     torch_type="cuda",
     dlpack=(
-        DLPackType(2, kinds=("device",), stream=_LEGACY_STREAM),
+        DLPackType(2, kinds=("device",), stream=LEGACY_STREAM),
         DLPackType(3, kinds=("host",), host=True),
-        DLPackType(13, kinds=("shared",), stream=_LEGACY_STREAM),
+        DLPackType(13, kinds=("shared",), stream=LEGACY_STREAM),
     ),
-    interfaces=(ArrayInterface("__cuda_array_interface__", stream=_LEGACY_STREAM),),
+    interfaces=(ArrayInterface("__cuda_array_interface__", stream=LEGACY_STREAM),),
     streams="torch and CuPy streams, __cuda_stream__, a raw CUstream pointer",
     stream_methods=("__cuda_stream__",),
     stream_of=stream_of,

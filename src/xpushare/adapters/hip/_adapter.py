@@ -1,30 +1,85 @@
-"""Implements the driver contract with the other modules of this package."""
+"""Implements the driver contract and the stream engine's hooks for streams, with the other modules of this package."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, final
 
-from xpushare.adapters import base
+from xpushare._native import End
+from xpushare.adapters import base, hip
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
-from xpushare.adapters.hip import _memory
-from xpushare.adapters.hip import _protocols as protocols
+from xpushare.adapters.hip import BACKEND, RawStream, _memory
+from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Driver, Gpu
 from xpushare.adapters.hip._numbers import Attribute, Pointer
-from xpushare.adapters.hip._protocols import BACKEND, RawStream
-from xpushare.adapters.hip._stream import Stream
-from xpushare.adapters.runtime import ordinal_of
+from xpushare.adapters.runtime import RuntimeStream, ordinal_of
+from xpushare.adapters.stream.driver import address_of
+from xpushare.adapters.stream.hooks import Calls, Device, IpcEvent, Scope
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
-from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.listing import Found, ask_driver
 from xpushare.adapters.virtual_memory.adapter import LibraryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError
 
-__all__ = ["Hip"]
+__all__ = ["Hip", "Stream"]
+
+
+@final
+class Stream(RuntimeStream):
+    """A stream of our own, with the hooks that the stream engine calls. After some operations, the engine queues a
+    *mark*, to learn when the stream has finished them. HIP's marks are HIP events. Streams share four hardware queues
+    (GPU_MAX_HW_QUEUES), and a wait is a kernel that blocks one of them. So the device waits only for points whose
+    signals this process has already submitted to the device. If a queue waits for any other point, the operations
+    behind the wait are held back in this process.
+    """
+
+    around_calls: Callable[[], Scope] | None = None
+    owner: object | None = None
+
+    def __init__(self, gpu: Gpu, doing: str) -> None:
+        self.device: Device = gpu
+        self.current: Callable[[], Scope] = gpu.current
+        self.relaxed: Callable[[], Scope] = functools.partial(gpu.driver.scope, None)
+        self.calls = gpu.queue_calls
+        self.ordering: Literal["device", "shared", "held"] = "shared" if gpu.words[1] else "held"
+        self._gpu = gpu
+        self._driver = gpu.driver
+        with gpu.current():
+            super().__init__(gpu.new_stream(doing), gpu.driver.stream_functions, "hip", n.COPY_DEFAULT)
+
+    def new_mark(self, doing: str) -> int:
+        return self._driver.made(doing, "hipEventCreateWithFlags", n.UNTIMED)
+
+    def mark(self, doing: str, mark: int) -> Calls:
+        return ((self.record, mark, self.handle),)
+
+    def query(self, doing: str, mark: int) -> bool:
+        return self._driver.ready(doing, "hipEventQuery", mark)
+
+    def busy(self, doing: str) -> bool:
+        return not self._driver.ready(doing, "hipStreamQuery", self.handle)
+
+    def check_device(self, doing: str) -> None:
+        self.busy(doing)
+
+    def record_native(self, doing: str) -> IpcEvent:
+        driver = self._driver
+        event = driver.made(doing, "hipEventCreateWithFlags", n.UNTIMED | n.INTERPROCESS)
+        with End(driver.code, "hipEventDestroy", event):
+            driver(doing, "hipEventRecord", event, self.handle)
+            handle = driver.asked(doing, "hipIpcGetEventHandle", event, into=n.Handle())
+            return IpcEvent(event, bytes(handle), self.current, driver, "hipEventDestroy", event)
+
+    def destroy(self, marks: Sequence[int]) -> None:
+        for mark in marks:
+            self._driver.code("hipEventDestroy", mark)
+        self._driver.code("hipStreamDestroy", self.handle)
+        self.handle = 0
+
 
 _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
@@ -53,7 +108,7 @@ def _described(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
 
 
 def _list_devices() -> Found:
-    if not (os.environ.get("XPUSHARE_HIP_LIBRARY") or protocols.in_use_here() or any(map(os.path.exists, _KERNEL))):
+    if not (os.environ.get("XPUSHARE_HIP_LIBRARY") or hip.in_use_here() or any(map(os.path.exists, _KERNEL))):
         return Found([], "the kernel shows no AMD GPU (no /dev/kfd)")
     said = ask_driver("HIP", "xpushare.adapters.hip._driver", "Driver", "Driver()")
     found = [_described(*each) for each in enumerate(said.get("devices", ()))]
@@ -121,7 +176,7 @@ class Hip(LibraryAdapter[Gpu]):
         """Return whether this process uses the library, and the library has a device. If there is no device, the
         library knows no memory.
         """
-        if not self._driver.started and not protocols.in_use_here():
+        if not self._driver.started and not hip.in_use_here():
             return False
         try:
             return bool(self._driver.gpus())
@@ -134,7 +189,7 @@ class Hip(LibraryAdapter[Gpu]):
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        found = protocols.stream_of(native)
+        found = hip.stream_of(native)
         if found is None:
             return None
         raw, gpu = found[0], self._gpu_of(found[1])
@@ -165,11 +220,11 @@ class Hip(LibraryAdapter[Gpu]):
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         ordinal = self.device(device).ordinal
         if number is None:
-            return protocols.current_stream(array, ordinal)
+            return hip.current_stream(array, ordinal)
         return RawStream(0 if number == 1 else number, ordinal)  # 1: the default stream in CUDA's array interface
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:
-        raw = protocols.event_of(native)
+        raw = hip.event_of(native)
         if raw == 0:
             raise InvalidArgumentError(f"this {type(native).__name__} was never recorded: record it first")
         return None if raw is None else (self.listing.info(self._gpu_of(ordinal_of(native))), raw)

@@ -15,19 +15,18 @@ from typing import Any, ClassVar, Final, TypeVar, final
 
 from xpushare import _native
 from xpushare.adapters.base import Access, Form, OnDemand
+from xpushare.adapters.hip import INSTALL, libraries
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._numbers import AccessDesc, AllocationProp, Attribute, Error, Pointer
-from xpushare.adapters.hip._protocols import INSTALL, libraries
 from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills
 from xpushare.adapters.stream.background import quietly
+from xpushare.adapters.stream.driver import LibraryDriver, address_of
+from xpushare.adapters.stream.engine import unreach
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
-from xpushare.adapters.stream.library import LibraryDriver, address_of
-from xpushare.adapters.stream.slot_pages import unreach
 from xpushare.adapters.vendor import library_loaded
-from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
+from xpushare.adapters.virtual_memory.counted import CountedMemory, DriverFds, Pages
 from xpushare.adapters.virtual_memory.engine import find_origin
-from xpushare.adapters.virtual_memory.fds import DriverFds
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 
 __all__ = ["CODES", "Driver", "Gpu"]

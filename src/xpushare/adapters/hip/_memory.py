@@ -13,8 +13,8 @@ from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Im
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Driver, Gpu
 from xpushare.adapters.hip._numbers import Attribute, Handle, Pointer
-from xpushare.adapters.stream.library import address_of
-from xpushare.adapters.stream.payload import described
+from xpushare.adapters.stream.driver import address_of
+from xpushare.adapters.stream.memory import described
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, with_room
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xpushare.adapters.hip._protocols import BACKEND, INSTALL, event_of, in_use_here, stream_of
+from xpushare.adapters.hip import BACKEND, INSTALL, event_of, in_use_here, stream_of
 from xpushare.adapters.vendor import ArrayInterface, DLPackType, Vendor
 
 if TYPE_CHECKING:

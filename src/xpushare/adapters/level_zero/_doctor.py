@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xpushare.adapters.level_zero import _listing
+from xpushare.adapters.level_zero import BACKEND, INSTALL, _listing
 from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL
 from xpushare.adapters.vendor import Check
 from xpushare.common.errors import XpuShareError
 

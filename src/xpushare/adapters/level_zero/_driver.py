@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeVar, final
 
 from xpushare.adapters.level_zero import _bindings as ze
-from xpushare.adapters.level_zero._numbers import DEVICE_TYPE_GPU, GPU_DRIVERS, Code, Handle
+from xpushare.adapters.level_zero._bindings import DEVICE_TYPE_GPU, GPU_DRIVERS, Code, Handle
+from xpushare.adapters.stream.driver import LibraryDriver, address_of
 from xpushare.adapters.stream.hooks import Codes
-from xpushare.adapters.stream.library import LibraryDriver, address_of
 from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["CODES", "Driver", "Platform"]

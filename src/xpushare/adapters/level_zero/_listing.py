@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from xpushare.adapters.base import DeviceInfo
-from xpushare.adapters.level_zero._numbers import INTEL
-from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL
+from xpushare.adapters.level_zero import BACKEND, INSTALL
+from xpushare.adapters.level_zero._bindings import INTEL
 from xpushare.adapters.stream.listing import Found, ask_driver, has_render_node
 
 __all__ = ["VARIABLES", "info", "list_devices", "present"]

@@ -11,16 +11,16 @@ from typing import Any, Final, final
 
 from xpushare._native import End
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import, UsmKind
+from xpushare.adapters.level_zero import _bindings as n
 from xpushare.adapters.level_zero import _bindings as ze
-from xpushare.adapters.level_zero import _numbers as n
+from xpushare.adapters.level_zero._bindings import MemoryType
 from xpushare.adapters.level_zero._device import Gpu
 from xpushare.adapters.level_zero._driver import Driver, Platform
-from xpushare.adapters.level_zero._numbers import MemoryType
 from xpushare.adapters.stream.background import quietly
-from xpushare.adapters.stream.library import address_of
-from xpushare.adapters.stream.payload import described
+from xpushare.adapters.stream.driver import address_of
+from xpushare.adapters.stream.memory import described
+from xpushare.adapters.virtual_memory.counted import DriverFds, duplicate, fd_nbytes
 from xpushare.adapters.virtual_memory.engine import Engine
-from xpushare.adapters.virtual_memory.fds import DriverFds, duplicate, fd_nbytes
 from xpushare.adapters.virtual_memory.memory import DeviceMemory, Mapped, require_shareable, with_room
 from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare.common.fds import OwnedFd

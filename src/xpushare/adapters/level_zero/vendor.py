@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL, in_use_here, ipc_event_of, sycl_queue_of
+from xpushare.adapters.level_zero import BACKEND, INSTALL, in_use_here, ipc_event_of, sycl_queue_of
 from xpushare.adapters.vendor import ArrayInterface, Check, DLPackType, Vendor
 
 if TYPE_CHECKING:

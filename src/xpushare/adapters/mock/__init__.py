@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xpushare.adapters.mock.adapter import Mock
-    from xpushare.adapters.mock.others import ForeignArray, MockEvent, MockSamples, MockStream, default_stream
+    from xpushare.adapters.mock.adapter import ForeignArray, Mock, MockEvent, MockSamples, MockStream, default_stream
     from xpushare.adapters.mock.script import ScriptedDriver, driver
 
 __all__ = [
@@ -32,6 +31,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        where = "adapter" if name == "Mock" else "script" if name in ("ScriptedDriver", "driver") else "others"
+        where = "script" if name in ("ScriptedDriver", "driver") else "adapter"
         return getattr(import_module(f"{__name__}.{where}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

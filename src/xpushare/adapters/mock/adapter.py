@@ -1,37 +1,313 @@
-"""Implements the driver contract for the software stream device, with the other modules of this package."""
+"""The adapter of `mock`, a software stream device: the mock driver's devices and streams, with the hooks that the
+stream engine calls, and arrays, streams and events of "another library", which play the role that torch's objects play
+on GPUs.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, Literal
 
 from xpushare.adapters.base import (
     DeviceInfo,
+    DriverMemory,
     DriverQueue,
+    Export,
     Foreign,
+    NativeEvent,
     Properties,
 )
-from xpushare.adapters.mock.hooks import Device, Stream
-from xpushare.adapters.mock.others import (
-    MockEvent,
-    MockSamples,
-    MockStream,
-    default_stream,
-    event_by_handle,
-    found_array,
-    found_stream,
-    stream_by_handle,
-)
-from xpushare.adapters.mock.script import LIBRARY, driver
+from xpushare.adapters.host.memory import HostMemory
+from xpushare.adapters.host.queue import queue_numbers
+from xpushare.adapters.mock.script import CODES, LIBRARY, ScriptedDriver, driver
+from xpushare.adapters.stream import hooks
 from xpushare.adapters.stream.adapter import HostStreamAdapter
+from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.hooks import Calls, Feature, Scope
 from xpushare.common import system
 from xpushare.common.aspects import Aspect, Support
-from xpushare.common.errors import InvalidArgumentError
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.common.system import boot_id
 
-__all__ = ["Mock"]
+__all__ = [
+    "Device",
+    "ForeignArray",
+    "Mock",
+    "MockEvent",
+    "MockSamples",
+    "MockStream",
+    "Stream",
+    "default_stream",
+    "event_by_handle",
+    "found_array",
+    "found_stream",
+    "host_call",
+    "stream_by_handle",
+]
+
+
+# --- another library --------------------------------------------------------------------------------------------------
+
+_arrays: list[ForeignArray] = []
+_streams: dict[int, MockStream] = {}
+_defaults: dict[int, MockStream] = {}
+_events: weakref.WeakValueDictionary[int, MockEvent] = weakref.WeakValueDictionary()
+_calls: dict[int, Callable[[], object]] = {}  # functions that streams are yet to call
+_call_numbers = itertools.count(1)
+_identities = itertools.count(1)
+
+
+class ForeignArray:
+    """An array of "another library", whose memory the mock driver can export. It corresponds to a torch tensor
+    on CUDA.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = HostMemory.allocate(driver(), nbytes)
+        self.lent = _Lent(self.memory)
+        self.nbytes = nbytes
+        self.identity = next(_identities)
+        _arrays.append(self)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.memory.address, False), "version": 3}
+
+    def free(self) -> None:
+        """Free the memory as the other library's allocator would. The block may then serve any other array."""
+        _arrays.remove(self)
+        self.memory.release()
+
+
+def found_array(address: int) -> ForeignArray | None:
+    for array in _arrays:
+        if array.memory.address <= address < array.memory.address + array.nbytes:
+            return array
+    return None
+
+
+class _Lent(DriverMemory):
+    """The memory of another library's array, in the form in which the adapter reports it. Releasing this object does
+    not free the memory.
+    """
+
+    host_accessible = True
+
+    def __init__(self, memory: HostMemory) -> None:
+        self._memory = memory
+        self.address = memory.address
+        self.nbytes = memory.nbytes
+
+    def export(self, read_only: bool) -> Export:
+        return self._memory.export(read_only)
+
+    def release(self) -> None:
+        pass
+
+
+def _run(number: int) -> None:
+    _calls.pop(number)()
+
+
+_call: Final = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(_run)
+
+
+def host_call(handle: int, function: Callable[[], object]) -> tuple[int, ...]:
+    """Return the arguments of the mock driver's function `host`, with which a stream calls a Python function."""
+    number = next(_call_numbers)
+    _calls[number] = function
+    return handle, ctypes.cast(_call, ctypes.c_void_p).value or 0, number
+
+
+class MockEvent:
+    """An event of "another library" on a mock device. The event is complete when `function` returns. The stream that
+    waits for the event calls the function.
+    """
+
+    def __init__(self, function: Callable[[], object], ordinal: int = 0) -> None:
+        self.function = function
+        self.ordinal = ordinal
+        self.handle = next(_call_numbers)
+        self.destroyed = False
+        _events[self.handle] = self
+
+    def destroy(self) -> None:
+        self.destroyed = True
+
+
+class MockStream:
+    """A stream of "another library" on a mock device. It corresponds to a torch stream on CUDA. `number` is the number
+    that DLPack uses for the stream.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self.handle = driver().new_stream("making another library's stream", ordinal)
+        self.number = next(queue_numbers)
+        _streams[self.number] = self
+        destroy = driver().library.ss_stream_destroy
+        weakref.finalize(self, destroy, ctypes.c_uint64(self.handle)).atexit = False
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Queue a Python function as work of the other library."""
+        driver().call("calling", "host", *host_call(self.handle, function))
+
+    def synchronize(self) -> None:
+        """Wait for the work queued so far, as the library would."""
+        driver().call("synchronizing", "device_synchronize", self.ordinal)
+
+    def close(self) -> None:
+        """End the library's use of the stream. The stream is destroyed after its last use."""
+        _streams.pop(self.number, None)
+
+
+def default_stream(ordinal: int) -> MockStream:
+    """Return the library's default stream."""
+    return _defaults.get(ordinal) or _defaults.setdefault(ordinal, MockStream(ordinal))
+
+
+def found_stream(number: int) -> MockStream | None:
+    return _streams.get(number)
+
+
+def stream_by_handle(handle: int) -> MockStream | None:
+    return next((each for each in _streams.values() if each.handle == handle), None)
+
+
+def event_by_handle(handle: int) -> MockEvent | None:
+    return _events.get(handle)
+
+
+class MockSamples:
+    """The arrays and streams of "another library" that the conformance suite uses on mock devices."""
+
+    def array(self, device: str, content: bytes) -> ForeignArray:
+        found = ForeignArray(len(content))
+        ctypes.memmove(found.memory.address, content, len(content))
+        return found
+
+    def content(self, array: ForeignArray) -> bytes:
+        return ctypes.string_at(array.memory.address, array.nbytes)
+
+    def forget(self, array: ForeignArray) -> None:
+        _arrays.remove(array)
+
+    def stream(self, device: str) -> MockStream:
+        return MockStream(int(device.partition(":")[2]))
+
+
+# --- the hooks of the stream engine -----------------------------------------------------------------------------------
+
+
+class Device:
+    """A device whose memory is the host's."""
+
+    def __init__(self, driver: ScriptedDriver, ordinal: int) -> None:
+        self.codes = CODES
+        self.driver = driver
+        self.ordinal: int = ordinal
+        self._used = False
+
+    def __str__(self) -> str:
+        return f"mock device {self.ordinal}"
+
+    def error(self, doing: str, call: str, code: int) -> XpuShareError:
+        return self.driver.error(doing, call, code)
+
+    def current(self) -> Scope:
+        self._used = True
+        return nullcontext()
+
+    def active(self) -> bool:
+        return self._used
+
+    def lacking(self, feature: Feature) -> str:
+        return ""
+
+    def drain(self) -> None:
+        self.driver.call("draining", "device_synchronize", self.ordinal)
+
+    def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
+        self.driver.call(doing, "register", address)
+
+    def reached(self, doing: str, address: int) -> int:
+        return address
+
+    def unreach(self, doing: str, address: int) -> None:
+        self.driver.call(doing, "unregister", address)
+
+
+class Stream:
+    """A stream whose work runs on a thread. After some operations, the engine queues a *mark*, to learn when the stream
+    has finished them. The mock driver's marks are its events.
+    """
+
+    fill_units: Sequence[int] = (1,)
+    around_calls: Callable[[], Scope] | None = None
+
+    def __init__(self, device: Device, handle: int, owner: object | None) -> None:
+        self.device: hooks.Device = device
+        self.current: Callable[[], Scope] = device.current
+        self.relaxed: Callable[[], Scope] = device.current
+        self.handle: int = handle
+        self.owner = owner
+        self.ordering: Literal["device", "shared", "held"] = device.driver.ordering(device.ordinal)
+        self.calls = device.driver.queue_calls
+        self._driver = device.driver
+
+    def _do(self, doing: str, name: str, *arguments: int) -> Calls:
+        if self.ordering != "device":
+            return [(self._driver.address(name), *arguments)]
+        self._driver.call(doing, name, *arguments)
+        return None
+
+    def new_mark(self, doing: str) -> int:
+        return self._driver.made(doing, "mark_create")
+
+    def mark(self, doing: str, mark: int) -> Calls:
+        return self._do(doing, "mark_record", mark, self.handle)
+
+    def query(self, doing: str, mark: int) -> bool:
+        return self._driver.call(doing, "mark_query", mark)
+
+    def busy(self, doing: str) -> bool:
+        return not self._driver.call(doing, "stream_query", self.handle)
+
+    def check_device(self, doing: str) -> None:
+        self._driver.call(doing, "device_check", self.device.ordinal)
+
+    def new_stamp(self, doing: str) -> None:
+        return None  # the driver does not time its work
+
+    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
+        return self._do(doing, "copy", self.handle, dst, src, nbytes)
+
+    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
+        return self._do(doing, "fill", self.handle, dst, pattern[0], times)
+
+    def wait_native(self, doing: str, event: MockEvent) -> Calls:
+        return self._do(doing, "host", *host_call(self.handle, event.function))
+
+    def record_native(self, doing: str) -> NativeEvent:
+        raise FeatureNotSupportedError("this device has no driver events to share: use xs.ipc.event.get")
+
+    def destroy(self, marks: Sequence[int]) -> None:
+        for mark in marks:
+            quietly(self._driver.call, "", "mark_destroy", mark)
+        if self.owner is None:
+            quietly(self._driver.call, "", "stream_destroy", self.handle)
+        else:
+            self.owner = ()
+
+
+# --- the driver contract ----------------------------------------------------------------------------------------------
 
 DEVICES: Final = 2
 _MISSING: Final = {

@@ -21,8 +21,8 @@ def _if_a(name: str, native: object) -> object | None:
     """Return `native` if it is an instance of that class. If the module of the class has not been imported, there can
     be no instance, so return None.
     """
-    others: Any = sys.modules.get("xpushare.adapters.mock.others")
-    return native if others is not None and isinstance(native, getattr(others, name)) else None
+    adapter: Any = sys.modules.get("xpushare.adapters.mock.adapter")
+    return native if adapter is not None and isinstance(native, getattr(adapter, name)) else None
 
 
 def _stream_of(native: object) -> object | None:

@@ -25,8 +25,7 @@ from xpushare.adapters.base import (
     Same,
     UsmKind,
 )
-from xpushare.adapters.host.dma_buf import HostDmaBuf
-from xpushare.adapters.host.memory import Calls, HostMemory, HostPhysical, HostRange
+from xpushare.adapters.host.memory import Calls, HostDmaBuf, HostMemory, HostPhysical, HostRange
 from xpushare.adapters.host.queue import HostQueue
 from xpushare.common import system
 from xpushare.common.aspects import Aspect, Support

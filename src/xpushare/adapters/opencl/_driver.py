@@ -17,9 +17,9 @@ from weakref import WeakSet
 
 from xpushare import _native
 from xpushare.adapters.host import memory as host
-from xpushare.adapters.opencl._protocols import LOADER
+from xpushare.adapters.opencl import LOADER
+from xpushare.adapters.stream.driver import LibraryDriver, address_of
 from xpushare.adapters.stream.hooks import Calls, Codes, Feature, QueueCalls, Scope
-from xpushare.adapters.stream.library import LibraryDriver, address_of
 from xpushare.adapters.stream.listing import Found, trying
 from xpushare.common import system
 from xpushare.common.errors import FeatureNotSupportedError, XpuShareError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, LOADER, VARIABLES, queue_of
+from xpushare.adapters.opencl import BACKEND, INSTALL, LOADER, VARIABLES, queue_of
 from xpushare.adapters.vendor import DLPackType, Vendor, library_loaded
 
 if TYPE_CHECKING:

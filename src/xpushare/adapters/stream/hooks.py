@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, final
 
 from xpushare import _native
 from xpushare.adapters.base import NativeEvent, Stamp
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError, XpuShareError
 from xpushare.common.result import Result
 
-__all__ = ["Calls", "Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream"]
+__all__ = ["Calls", "Codes", "Device", "Feature", "IpcEvent", "QueueCalls", "Scope", "Stream"]
 
 Scope = AbstractContextManager[object]
 # Calls for native code to make in order: (address of the function, argument, …), see `_native.StreamQueue.submit`.
@@ -155,3 +155,24 @@ class Device(Protocol):
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None: ...
     def reached(self, doing: str, address: int) -> int: ...
     def unreach(self, doing: str, address: int) -> None: ...
+
+
+# --- events of the driver ---------------------------------------------------------------------------------------------
+
+
+@final
+class IpcEvent(NativeEvent):
+    """An event that other processes can open by `handle`. `release` calls `destroy` inside the scope `current()`."""
+
+    def __init__(
+        self, native: int, handle: bytes, current: Callable[[], Scope], destroy: Callable[..., object], *what: Any
+    ) -> None:
+        self.native = native
+        self.handle = handle
+        self._current = current
+        self._destroy = destroy, what
+
+    def release(self) -> None:
+        destroy, what = self._destroy
+        with self._current():
+            destroy("destroying an IPC event", *what)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, final
 
 from xpushare.adapters.base import DeviceInfo
-from xpushare.adapters.stream.library import LibraryDriver
+from xpushare.adapters.stream.driver import LibraryDriver
 from xpushare.common.errors import XpuShareError
 
 __all__ = ["Found", "Listed", "Listing", "ask_child", "ask_driver", "has_render_node", "tell", "trying"]

@@ -30,9 +30,8 @@ from xpushare._native import (
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.host.queue import queue_numbers
 from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Stream
-from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.stream.memory import HostMemory
 from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -42,7 +41,57 @@ from xpushare.common.errors import (
 )
 from xpushare.timeline.loss import QUEUE_FAILED, Losses, note_failure, peer_lost
 
-__all__ = ["AdoptedQueues", "DeviceQueue"]
+__all__ = ["AdoptedQueues", "Copy", "DeviceQueue", "Fill", "fill_steps"]
+
+
+# --- pattern fills ----------------------------------------------------------------------------------------------------
+
+_PIECEWISE_MAX: Final = 64  # longest pattern, in bytes, that is written piece by piece
+
+
+class Fill(NamedTuple):
+    """A fill of `times` patterns, starting at the address `dst`."""
+
+    dst: int
+    pattern: bytes
+    times: int
+
+
+class Copy(NamedTuple):
+    dst: int
+    src: int
+    nbytes: int
+
+
+def fill_steps(
+    dst: int, pattern: bytes, nbytes: int, units: Sequence[int], stage: Callable[[bytes], int]
+) -> list[Fill | Copy]:
+    """Return the fills and copies that fill `nbytes` bytes with a pattern. `nbytes` is a multiple of the pattern's
+    length. `units` are the lengths of the patterns that the device can fill with.
+
+    `stage` copies a long pattern into memory that the device can read, and returns its address.
+    """
+    if len(set(pattern)) == 1:
+        return [Fill(dst, pattern[:1], nbytes)]
+    length = len(pattern)
+    if length in units and dst % length == 0:
+        return [Fill(dst, pattern, nbytes // length)]
+    # Write the pattern once, then double the filled part by copies.
+    steps: list[Fill | Copy]
+    if length > _PIECEWISE_MAX:
+        steps = [Copy(dst, stage(pattern), length)]
+    else:
+        unit = max(unit for unit in units if length % unit == 0 and dst % unit == 0)
+        steps = [Fill(dst + at, pattern[at : at + unit], 1) for at in range(0, length, unit)]
+    done = length
+    while done < nbytes:
+        part = min(done, nbytes - done)
+        steps.append(Copy(dst + done, dst, part))
+        done += part
+    return steps
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverPhysical, DriverRange, Import, UsmKind
 from xpushare.adapters.stream.adapter import StreamAdapter
-from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.adapters.stream.library import LibraryDriver
+from xpushare.adapters.stream.driver import LibraryDriver
 from xpushare.adapters.stream.listing import Found, Listed, Listing
-from xpushare.adapters.virtual_memory.engine import Engine
-from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.adapters.stream.memory import HostMemory
+from xpushare.adapters.virtual_memory.engine import Engine, VirtualMemory
 from xpushare.adapters.virtual_memory.memory import DeviceMemory, import_all, import_memory
 from xpushare.adapters.virtual_memory.ranges import AddressRange, PhysicalPages
 from xpushare.common.aspects import Aspect, Support

@@ -11,11 +11,9 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
 from xpushare.adapters.base import Access, DriverMemory, Export, Import
-from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import quietly
-from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.adapters.virtual_memory.engine import Engine
-from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.adapters.stream.memory import ALLOCATION, HOST, OWN_NBYTES, SEGMENTS, HostMemory, described, read_head
+from xpushare.adapters.virtual_memory.engine import Engine, VirtualMemory
 from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -43,7 +41,7 @@ T = TypeVar("T")
 # `VirtualMemoryAdapter.open_own` of a device.
 OpenOwn = Callable[[int, str, Import, bytes], DriverMemory]
 _RUN: Final = struct.Struct("<QI")  # segments of one size, one after the other: bytes each, how many
-_RUNS_MAX: Final = payload.OWN_NBYTES // _RUN.size
+_RUNS_MAX: Final = OWN_NBYTES // _RUN.size
 _TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
 
 
@@ -198,7 +196,7 @@ class AllocationFd:
             if self._fd is None:
                 self._fd = OwnedFd(make())
             fds = (self._fd.number,)
-        return payload.described(payload.ALLOCATION, nbytes, mapped, fds, own=device.origin, form=device.form)
+        return described(ALLOCATION, nbytes, mapped, fds, own=device.origin, form=device.form)
 
     def close(self) -> None:
         with self._lock:
@@ -406,7 +404,7 @@ class SegmentedMemory(DriverMemory):
         if len(self._sizes) == 1:
             return self._fd.export(device, nbytes, nbytes, lambda: device.export_fd(doing, self._handles[0]))
         demand = device.export_on_demand(self._handles)
-        return payload.described(payload.SEGMENTS, nbytes, nbytes, own=self._runs, on_demand=demand, form=device.form)
+        return described(SEGMENTS, nbytes, nbytes, own=self._runs, on_demand=demand, form=device.form)
 
     def release(self) -> None:
         """Release all segments. A pool calls this when it reclaims its memory. Otherwise it is called when the last
@@ -444,10 +442,10 @@ def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
 
 def _segments(doing: str, what: Import) -> _Segments | None:
     """Return the allocations of an export, or None for memory of another kind."""
-    kind, own = payload.read_head(doing, what)
-    if kind == payload.ALLOCATION:
+    kind, own = read_head(doing, what)
+    if kind == ALLOCATION:
         return _Segments(what, [what.exposed_nbytes], own)
-    if kind == payload.SEGMENTS:
+    if kind == SEGMENTS:
         return _Segments(what, _read_sizes(doing, own, what.exposed_nbytes, len(what.fds)), b"")
     return None
 
@@ -482,8 +480,8 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if what.exporter is not None:
         return HostMemory.imported(engine, device, what)
     doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"
-    kind, own = payload.read_head(doing, what)
-    if kind == payload.HOST:
+    kind, own = read_head(doing, what)
+    if kind == HOST:
         return HostMemory.imported(engine, device, what)
     segments = _segments(doing, what)
     if segments is not None:

@@ -7,10 +7,9 @@ from typing import Any, final
 
 from xpushare._native import End
 from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
-from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import Job, quietly
-from xpushare.adapters.virtual_memory.engine import Engine
-from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.adapters.stream.memory import ALLOCATION, read_head
+from xpushare.adapters.virtual_memory.engine import Engine, VirtualMemory
 from xpushare.adapters.virtual_memory.memory import AllocationFd, require_shareable
 from xpushare.common.errors import (
     DeviceError,
@@ -49,8 +48,8 @@ class PhysicalPages(DriverPhysical):
     @classmethod
     def imported(cls, engine: Engine, device: VirtualMemory, what: Import) -> PhysicalPages:
         doing = f"importing {what.nbytes} bytes of physical memory on {device}"
-        kind, origin = payload.read_head(doing, what)
-        if len(what.fds) != 1 or kind != payload.ALLOCATION or what.nbytes != what.exposed_nbytes:
+        kind, origin = read_head(doing, what)
+        if len(what.fds) != 1 or kind != ALLOCATION or what.nbytes != what.exposed_nbytes:
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
         with device.current():
             handle = device.import_fd(doing, what.fds[0].number, origin)
