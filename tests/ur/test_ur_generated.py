@@ -18,7 +18,7 @@ from xpushare import ur
 from xpushare.conformance.rules import RULES
 from xpushare.core.layers import operations
 from xpushare.ur import _generate
-from xpushare.ur._arguments import MEANINGS, meaning
+from xpushare.ur._derived import MEANINGS, meaning
 from xpushare.ur._spec import FUNCTIONS
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # the package may be an installed one

@@ -15,7 +15,7 @@ from xpushare.adapters.mock.adapter import MockEvent, MockStream
 from xpushare.common.aspects import Aspect, Support
 from xpushare.ur import _objects
 from xpushare.ur._callbacks import call_soon
-from xpushare.ur._functions import peer
+from xpushare.ur._functions import device
 
 IPC = ur.PhysicalMemProperties(ur.PhysicalMemFlags.ENABLE_IPC)
 IPC_EVENT = ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP)
@@ -53,7 +53,7 @@ class Runtime:
 
     def no_peer(self) -> ur.Device:
         """The device itself, without access enabled."""
-        peer._enabled.clear()
+        device._enabled.clear()
         return self.device
 
     def peer(self) -> ur.Device:

@@ -9,21 +9,7 @@ errors of `xpushare.core` into `URError`.
 
 from __future__ import annotations
 
-from xpushare.ur._functions import (
-    buffer,
-    context,
-    device,
-    enqueue,
-    event,
-    ipc,
-    mem,
-    native,
-    peer,
-    physical_mem,
-    queue,
-    usm,
-    virtual_mem,
-)
+from xpushare.ur._functions import buffer, context, device, enqueue, event, ipc, native, queue, usm, virtual_mem
 from xpushare.ur._spec import FUNCTIONS, INFOS
 
 __all__ = [
@@ -35,10 +21,7 @@ __all__ = [
     "enqueue",
     "event",
     "ipc",
-    "mem",
     "native",
-    "peer",
-    "physical_mem",
     "queue",
     "usm",
     "virtual_mem",

@@ -10,10 +10,9 @@ from typing import Any, Final, Protocol
 from xpushare.common.result import Result
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._spec import Function
-from xpushare.ur.loader._arguments import Call, Words, given_data
+from xpushare.ur.loader._arguments import Call, Words, given_data, packer, write, writer
 from xpushare.ur.loader._boxes import library, reachable
 from xpushare.ur.loader._tables import KIND_NUMBERS, kept_queries
-from xpushare.ur.loader._values import packer, write, writer
 
 __all__ = ["After", "Answer", "after", "answer"]
 

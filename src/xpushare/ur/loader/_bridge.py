@@ -30,10 +30,9 @@ from xpushare.ur._objects import Context, Counted, Queue, selected_by_loader
 from xpushare.ur._spec import Function
 from xpushare.ur.loader import LIBRARY
 from xpushare.ur.loader._answers import after, answer
-from xpushare.ur.loader._arguments import Call, Post, arguments
+from xpushare.ur.loader._arguments import Call, Post, arguments, packer
 from xpushare.ur.loader._boxes import NUMBERS, Boxes, library
 from xpushare.ur.loader._tables import NUMBERED, command_of
-from xpushare.ur.loader._values import packer
 
 __all__ = ["Boxes", "boxes", "carry", "end", "is_clean", "leave", "start", "wrapper"]
 
