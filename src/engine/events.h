@@ -2,7 +2,7 @@
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the loop), send_mu (serve.c), xp_mu (domain list, nodes,
  * due tokens, sockets), a queue's `mu`, an exposure's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`,
- * loop_mu (loop.c: epoll), relay_mu (relay.c), life_locks_mu (peer.c), xp_exports_mu (entries.c). A queue's `order` is
+ * loop_mu (loop.c: epoll), relay_mu (relay.c), life_locks_mu (peer.c), name_locks_mu (name_lock.c), xp_exports_mu (entries.c). A queue's `order` is
  * outside all of them, see held.h. If a function is documented to block, Python calls it without the GIL. No thread
  * takes the GIL while it holds one of these mutexes.
  *

@@ -4,6 +4,7 @@
 #include "events.h"
 #include "exports.h"
 #include "loop.h"
+#include "name_lock.h"
 #include "relay.h"
 
 #define POLL_FIRST_NS 20000u
@@ -147,12 +148,14 @@ static void fork_prepare(void)
     xp_relay_fork_prepare();
     xp_kept_fork_prepare();
     xp_life_locks_fork_prepare();
+    xp_name_locks_fork_prepare();
     xp_exports_fork_prepare();
 }
 
 static void fork_parent(void)
 {
     xp_exports_fork_parent();
+    xp_name_locks_fork_parent();
     xp_life_locks_fork_parent();
     xp_kept_fork_parent();
     xp_relay_fork_parent();
@@ -170,6 +173,7 @@ static void fork_child(void)
     xp_domains_forked();
     xp_crews_forked();
     xp_life_locks_forked();
+    xp_name_locks_forked();
     xp_nodes_forked();
     xp_relay_forked();
     xp_kept_forked();

@@ -94,6 +94,37 @@ class OwnedFd:
     def __exit__(self, *error: object) -> None:
         """Close the descriptor, unless it was taken in the block. An interrupt cannot prevent this."""
 
+@final
+class NameLock:
+    """The lock on a file with a path. It answers only whether a process may create, replace or remove the file, and
+    never proves that a process lives. The owner may read, copy or delete the file, and keeps the lock.
+
+    The lock is released when this object dies. A forked child does not have it.
+    """
+
+    @classmethod
+    def take(
+        cls, path: str | PathLike[str], inode: tuple[int, int] | None = None, pid_at: int = -1
+    ) -> NameLock | None:
+        """Take the lock on the file at `path`, without waiting. Returns None if another object has it, in this process
+        or in another. Raises FileNotFoundError if no file is there, or another one than `inode`, which is its device
+        and inode number. Raises OSError if it is not a regular file of this user.
+
+        While the lock is held, the file contains the holder's pid at `pid_at` (4 bytes), if that is not negative.
+        """
+
+    @staticmethod
+    def holder(fd: int, pid_at: int = -1, /) -> int | None:
+        """Return None if no process has the lock on the file behind `fd`. If a process has it, even this one, return
+        the pid that the file contains at `pid_at`, or 0 if it contains none.
+        """
+
+    def release(self) -> None:
+        """Release the lock. Calling it again does nothing."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
 class Refusal(tuple[int, int, str, int]):
     """Why an exporter or an export could not be opened. `code` is one of the constants REFUSED_…. `errno` is that of
     the system call that failed, or 0. `what` is that call, or what is wrong. `detail` is the number that does not fit,
