@@ -1,4 +1,4 @@
-"""No file of the native parts calls a file that calls it, directly or through others."""
+"""The files of the native parts: who calls whom, what they know of Python, and who knows a vendor."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ if not sysconfig.get_config_var("Py_GIL_DISABLED"):
     FLAGS.append("-DPy_LIMITED_API=0x030B0000")
 
 
-def call_graph(folder: Path, objects: Path) -> dict[str, set[str]]:
+def call_graph(files: list[Path], objects: Path) -> dict[str, set[str]]:
     """Return which file takes functions or data from which. Each file is compiled alone, into `objects`."""
-    files = sorted(folder.glob("*.c"))
     subprocess.run([os.environ.get("CC", "cc"), *FLAGS, "-c", *files], cwd=objects, check=True, timeout=100)
     needed: dict[str, set[str]] = {}
     owners: dict[str, str] = {}
@@ -36,7 +35,9 @@ def call_graph(folder: Path, objects: Path) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("folder", sampled(["engine", "native/python", "native/ur_adapter"], ["native/ur_adapter"]))
 def test_no_circles(folder: str, tmp_path: Path) -> None:
-    graph = call_graph(SOURCES / folder, tmp_path)
+    """No file calls a file that calls it, directly or through others."""
+    files = sorted((SOURCES / folder).glob("*.c"))
+    graph = call_graph(files + [SOURCES / "native/cuda/driver.c"] * (folder == "native/python"), tmp_path)
     assert sum(map(len, graph.values())) > len(graph)
     assert [sorted(circle) for circle in circles(graph)] == []
 
@@ -50,11 +51,12 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     }
     for name, text in sources.items():
         (tmp_path / f"{name}.c").write_text(text)
-    graph = call_graph(tmp_path, tmp_path)
+    files = sorted(tmp_path.glob("*.c"))
+    graph = call_graph(files, tmp_path)
     assert graph == {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"b"}}
     assert circles(graph) == [frozenset("abc")]
     (tmp_path / "c.c").write_text("int data;")
-    assert circles(call_graph(tmp_path, tmp_path)) == []
+    assert circles(call_graph(files, tmp_path)) == []
 
 
 # --- what C knows of Python -------------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ def test_c_knows_few_names_of_python() -> None:
     assert len(OURS) <= 5
     sources = [
         file.read_text()
-        for folder in ("native/python", "engine", "native/mock")
+        for folder in ("native/python", "engine", "native/mock", "native/cuda")
         for file in (SOURCES / folder).glob("*.c")
     ]
     assert set().union(*map(names_known, sources)) == OURS | THEIRS
@@ -114,3 +116,27 @@ def test_a_name_is_found() -> None:
     )
     assert names_known(source) == {"of", "_call"}
     assert names_known('PyImport_ImportModule("a.b"); PyUnicode_InternFromString("c")') == {"a.b", "c"}
+
+
+# --- who knows a vendor ----------------------------------------------------------------------------------------------
+
+# Vendors by name, and the shape of CUDA's calls: attributes of addresses, handles of 64 bytes, pushed contexts.
+VENDORS = re.compile(r"(?i:cuda|nvidia|level.?zero|opencl|vulkan)|\b(?i:hip|rocm)|\bcu[A-Z]")
+SHAPE = re.compile(r"\bint \*?attributes?\b|HANDLE_NBYTES|64-byte|\b(?:push|pop)\b|uint64_t context\b")
+
+
+def vendor_words(source: str) -> set[str]:
+    return {*VENDORS.findall(source), *SHAPE.findall(source)}
+
+
+def test_only_the_vendors_files_know_a_vendor() -> None:
+    files = [file for kind in ("c", "h") for file in (SOURCES / "native" / "python").glob(f"*.{kind}")]
+    assert {file.name: found for file in files if (found := vendor_words(file.read_text()))} == {}
+    engine = [file for kind in ("c", "h") for file in (SOURCES / "engine").glob(f"*.{kind}")]
+    assert {file.name: found for file in engine if (found := set(VENDORS.findall(file.read_text())))} == {}
+
+
+def test_a_vendor_is_found() -> None:
+    words = {"CUDA", "HIP", "int attribute", "HANDLE_NBYTES", "push", "pop", "uint64_t context"}
+    assert words <= vendor_words((SOURCES / "native/cuda/driver.c").read_text())
+    assert vendor_words("cuInit(current, shipped); a 64-byte handle") == {"cuI", "64-byte"}

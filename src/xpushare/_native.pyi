@@ -103,9 +103,7 @@ class NameLock:
     """
 
     @classmethod
-    def take(
-        cls, path: str | PathLike[str], inode: tuple[int, int] | None = None, pid_at: int = -1
-    ) -> NameLock | None:
+    def take(cls, path: str | PathLike[str], inode: tuple[int, int] | None = None, pid_at: int = -1) -> NameLock | None:
         """Take the lock on the file at `path`, without waiting. Returns None if another object has it, in this process
         or in another. Raises FileNotFoundError if no file is there, or another one than `inode`, which is its device
         and inode number. Raises OSError if it is not a regular file of this user.
@@ -219,43 +217,66 @@ def fill(dst: int, pattern: bytes, nbytes: int) -> None:
 def mapped(address: int, nbytes: int) -> str:
     """Return how this process can access all of these bytes: "rw", "r", or "" if some of them are not mapped."""
 
-def ask(function: int, attribute: int, address: int, /) -> int | None:
-    """Call a driver's `int function(void *value, int attribute, uint64 address)`. Return the value that it wrote,
-    zero-extended, or None if the call fails.
-    """
-
-def ask_all(function: int, attributes: tuple[int, ...], address: int, /) -> tuple[int, ...] | int:
-    """Call a driver's `int function(unsigned count, int *attributes, void **values, uint64 address)`. Return the values
-    that it wrote for the attributes, or its error code if the call fails.
-    """
-
-def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int:
-    """Call a driver's `int function(handle *made, uint64 address)` for each address, until a call fails. Write the 64
-    bytes of each handle to `into`. Return the error code of the failed call, or 0.
-    """
-
-def query(function: int, handle: int, /) -> int:
-    """Call a driver's function that returns the state of `handle`. Return the driver's code."""
-
 @final
-class Importer:
-    """Maps memory of other processes for which a driver has made a 64-byte handle. The payload of such an export is
-    `head`, then 8 bytes for the size, then the handle.
+class Driver:
+    """CUDA's driver or HIP's library, for native code, which calls the functions about memory by their addresses. A
+    function that the driver lacks is 0.
 
-    `open`, `close` and `ask` are the addresses of driver functions. `int open(uint64 *address, handle, unsigned flags)`
-    takes the handle by value and maps the memory. `int close(uint64 address)` unmaps the memory. `int ask(void *value,
-    int attribute, uint64 address)` returns how many bytes were mapped.
+    `ask` returns one attribute of an address and `ask_all` several, `name` makes the 64-byte handle of an allocation,
+    `open` maps the memory of such a handle with `flags`, and `close` unmaps it. `exchange` sets this thread's capture
+    mode to `mode`, which disturbs no capture. `push` and `pop` make a context current, or `get` and `set` a device.
+    `clear` clears the thread's last error. It is called after a failure.
+
+    The first `attributes` are an allocation's number, which is never reused, its device's ordinal, and, if there is no
+    `range`, its start and its size. The other attributes must have the values `wanted`, otherwise other processes
+    cannot open the allocation by a handle.
+
+    `failed(step, code)` returns the exception for a scope that could not be entered. Step 0 is `exchange`, 1 `push` or
+    `get`, and 2 `set`.
     """
 
     def __init__(
         self,
-        open: int,
+        failed: Callable[[int, int], Exception],
+        attributes: tuple[int, ...],
+        wanted: tuple[int, ...],
         flags: int,
-        close: int,
+        mode: int,
         ask: int,
-        attribute: int,
-        head: bytes,
+        name: int,
+        open: int,
+        close: int,
+        exchange: int,
+        ask_all: int = 0,
+        range: int = 0,
+        push: int = 0,
+        pop: int = 0,
+        get: int = 0,
+        set: int = 0,
+        clear: int = 0,
+    ) -> None: ...
+    def ask(self, attribute: int, address: int, /) -> int | None:
+        """Return an attribute of an address, zero-extended, or None if the call fails."""
+
+    def ask_all(self, attributes: tuple[int, ...], address: int, /) -> tuple[int, ...] | int:
+        """Return several attributes of an address, or the driver's code if the call fails."""
+
+    def name(self, address: int, /) -> bytes | int:
+        """Return the handle of the allocation at an address, or the driver's code if the call fails."""
+
+    def end(self) -> None:
+        """Make no calls any more, since the process exits. Scopes then do nothing."""
+
+@final
+class Importer:
+    """Maps memory of other processes for which a driver has made a handle. The payload of such an export is `head`,
+    then 8 bytes for the size, then the handle. The driver is that of `scopes`.
+    """
+
+    def __init__(
+        self,
         scopes: Scopes,
+        head: bytes,
         make: Callable[[int, int, Callable[[int], object], int], object],
         unmap: Callable[[int], object],
     ) -> None: ...
@@ -288,24 +309,17 @@ class Importer:
 class Recogniser:
     """Finds allocations that other libraries made, and asks the driver for handles of them.
 
-    `ask`, `ask_all` and `name` are the addresses of the driver functions that the module's functions `ask`, `ask_all`
-    and `name_handles` call. Up to 8,192 allocations are cached. For a cached allocation, only its number is requested,
-    to check that the allocation still exists.
+    Up to 8,192 allocations are cached. For a cached allocation, only its number is requested, to check that the
+    allocation still exists.
 
-    The first four of `attributes` are an allocation's number, its start, its size and its device's ordinal. A number is
-    never reused. The other attributes must have the values `wanted`. The payload of an export is `payload`, with the
-    size at `size_at` and the 64-byte handle at the end. `make(place, start, nbytes, number, payload)` makes the
-    adapter's `DriverMemory`.
+    The payload of an export is `payload`, with the size at `size_at`, and then the driver's handle. `make(place, start,
+    nbytes, number, payload)` makes the adapter's `DriverMemory`.
     """
 
     def __init__(
         self,
+        driver: Driver,
         make: Callable[[Any, int, int, int, bytes], object],
-        ask: int,
-        ask_all: int,
-        name: int,
-        attributes: tuple[int, ...],
-        wanted: tuple[int, ...],
         payload: bytes,
         size_at: int,
         backend: str,
@@ -1518,21 +1532,15 @@ class Slot:
 # --- scopes -----------------------------------------------------------------------------------------------------------
 @final
 class Scopes:
-    """A context manager factory: `with scopes():` makes pairs of driver calls around the block. The functions are given
-    by their addresses.
+    """A context manager factory: `with scopes():` makes pairs of driver calls around the block. Without a driver there
+    are none.
 
-    `int exchange(int *mode)` exchanges this thread's capture mode for `mode`. `int push(context)` makes a context
-    current, and `int pop(context *)` undoes that. An address of 0 means no function. If a call fails, the calls before
-    it are undone, and the exception that `failed(step, code)` returns is raised. Step 0 is the exchange, 1 the push.
+    Inside, this thread disturbs no stream capture if `relaxed`. `place` is the context or the device that is current
+    inside, by its number. None changes nothing. If a call fails, the calls before it are undone, and the exception that
+    the driver's `failed` returns is raised.
     """
 
-    def __init__(
-        self,
-        failed: Callable[[int, int], Exception],
-        exchange: tuple[int, int] = (0, 0),
-        push: tuple[int, int] = (0, 0),
-        pop: int = 0,
-    ) -> None: ...
+    def __init__(self, driver: Driver = ..., place: int | None = None, relaxed: bool = True) -> None: ...
     def __call__(self) -> Scope: ...
 
 @final
@@ -1541,6 +1549,9 @@ class Scope:
     def __exit__(self, *_error: object) -> None: ...
 
 # --- stream queues ----------------------------------------------------------------------------------------------------
+def query(function: int, handle: int, /) -> int:
+    """Call a driver's function that returns the state of `handle`. Return the driver's code."""
+
 CAPTURED: Final = 1 << 32
 """A code of `StreamQueue`: another library is capturing the queue into a graph, so nothing can be queued."""
 NOT_HELD: Final = 2 << 32

@@ -19,7 +19,7 @@ from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
 from xpushare import adapters
-from xpushare._native import End, Importer, Recogniser, Scopes, imported
+from xpushare._native import Driver, End, Importer, Recogniser, Scopes, imported
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -557,72 +557,128 @@ def test_interrupts(library: type[OfALibrary], driver: ScriptedDriver, busy: boo
 # --- what native code is given
 
 
+CALLS = {"ask": 1, "name": 1, "open": 1, "close": 1, "exchange": 1, "push": 1, "pop": 1}
+
+
+def native_driver(failed: Callable[[int, int], Exception] = LookupError, **given: Any) -> Driver:
+    arguments: dict[str, Any] = {"attributes": (1, 2, 3, 4), "wanted": (), "flags": 0, "mode": 2}
+    arguments |= CALLS | given
+    return Driver(failed, **arguments)
+
+
+class Thread:
+    """The calls that change the state of a thread, and the names of those that fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.fails: list[str] = []
+        self.device = 3
+        on_mode = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+        on_context = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+        on_device = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
+        functions = {
+            "exchange": on_mode(self.exchange),
+            "push": on_context(self.push),
+            "pop": on_context(lambda _at: self.called("pop")),
+            "get": on_mode(self.get),
+            "set": on_device(self.set),
+            "clear": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: self.called("clear")),
+        }
+        self._functions = functions
+        self.at: dict[str, Any] = {name: ctypes.cast(each, ctypes.c_void_p).value for name, each in functions.items()}
+
+    def called(self, *call: Any) -> int:
+        self.calls.append(call if len(call) > 1 else call[0])
+        return 9 if call[0] in self.fails else 0
+
+    def exchange(self, mode: Any) -> int:
+        asked, mode[0] = mode[0], 5
+        return self.called("mode", asked)
+
+    def push(self, context: int) -> int:
+        return self.called("push", context)
+
+    def get(self, at: Any) -> int:
+        at[0] = self.device
+        return self.called("get")
+
+    def set(self, device: int) -> int:
+        self.device = device
+        return self.called("set", device)
+
+
 def test_scopes() -> None:
-    calls: list[Any] = []
-    fails: list[str] = []
-    on_mode = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
-    on_context = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
-
-    def exchange(mode: Any) -> int:
-        calls.append(("mode", mode[0]))
-        mode[0] = 5
-        return 9 if "mode" in fails else 0
-
-    def push(context: int) -> int:
-        calls.append(("push", context))
-        return 8 if "push" in fails else 0
-
-    def pop(_at: int) -> int:
-        calls.append("pop")
-        return 0
-
-    functions = on_mode(exchange), on_context(push), on_context(pop)
-    at: list[Any] = [ctypes.cast(each, ctypes.c_void_p).value for each in functions]
-
-    def failed(step: int, code: int) -> Exception:
-        return LookupError(step, code)
-
-    both = Scopes(failed, (at[0], 2), (at[1], 77), at[2])
-    with both(), Scopes(failed, (at[0], 3))(), Scopes(failed, push=(at[1], 78), pop=at[2])(), Scopes(failed)():
-        entered = calls.copy()
-    assert entered == [("mode", 2), ("push", 77), ("mode", 3), ("push", 78)]
-    assert calls[4:] == ["pop", ("mode", 5), "pop", ("mode", 5)]
+    thread = Thread()
+    driver = native_driver(**{name: thread.at[name] for name in ("exchange", "push", "pop")})
+    both = Scopes(driver, 77)
+    with both(), Scopes(driver)(), Scopes(driver, 78, relaxed=False)(), Scopes()():
+        entered = thread.calls.copy()
+    assert entered == [("mode", 2), ("push", 77), ("mode", 2), ("push", 78)]
+    assert thread.calls[4:] == ["pop", ("mode", 5), "pop", ("mode", 5)]
     for step, name in enumerate(("mode", "push")):
-        calls.clear()
-        fails[:] = [name]
+        thread.calls.clear()
+        thread.fails[:] = [name]
         with pytest.raises(LookupError) as caught, both():
             pytest.fail("it is not entered")
-        assert caught.value.args == (step, 9 - step)
-    assert calls == [("mode", 2), ("push", 77), ("mode", 5)]
-    with pytest.raises(ValueError, match="neither"):
-        Scopes(failed, push=(at[1], 1))
+        assert caught.value.args == (step, 9)
+    assert thread.calls == [("mode", 2), ("push", 77), ("mode", 5)]
     with pytest.raises(TypeError, match="no arguments"):
         both(1)  # type: ignore[call-arg]
+    thread.calls.clear()
+    driver.end()
+    with both():
+        assert thread.calls == []
+
+
+def test_scopes_of_devices() -> None:
+    """HIP has no stack of contexts. A device that is current already is not set."""
+    thread = Thread()
+    driver = native_driver(**thread.at | {"push": 0, "pop": 0})
+    with Scopes(driver, 3)():
+        assert thread.calls == [("mode", 2), "get"]
+    assert thread.calls == [("mode", 2), "get", ("mode", 5)]
+    thread.calls.clear()
+    with Scopes(driver, 1)():
+        assert thread.calls == [("mode", 2), "get", ("set", 1)]
+    assert thread.calls[3:] == [("set", 3), ("mode", 5)]
+    for step, name in enumerate(("mode", "get", "set")):
+        thread.calls.clear()
+        thread.fails[:] = [name]
+        with pytest.raises(LookupError) as caught, Scopes(driver, 1)():
+            pytest.fail("it is not entered")
+        assert caught.value.args == (step, 9)
+    assert thread.calls == [("mode", 2), "get", ("set", 1), ("mode", 5), "clear"]
+
+
+def test_a_driver_takes_what_it_can_use() -> None:
+    for attributes, wanted in ((1, 2, 3), ()), ((1, 2, 3, 4, 5), ()), (tuple(range(17)), (0,) * 13):
+        with pytest.raises(ValueError, match="the attributes are 4"):
+            native_driver(attributes=attributes, wanted=wanted)
+    native_driver(attributes=(1, 2, 3), wanted=(0,), range=1)
+    lacks: list[dict[str, Any]] = [{name: 0} for name in CALLS]
+    for lacking in (*lacks, {"push": 0, "pop": 0, "get": 1}):
+        with pytest.raises(ValueError, match="lacks"):
+            native_driver(**lacking)
 
 
 def test_a_recogniser_takes_what_it_can_use(cuda: Cuda) -> None:
     make: Callable[..., object] = object
-    for attributes, wanted, payload, size_at, why in (
-        ((1, 2, 3, 4), (), bytes(65), 0, "64 bytes follow"),
-        ((1, 2, 3, 4), (), bytes(16), 9, "64 bytes follow"),
-        ((1, 2, 3, 4), (), bytes(16), 0xFFFFFFF8, "64 bytes follow"),
-        ((1, 2, 3), (), bytes(16), 8, "attributes"),
-        ((1, 2, 3, 4, 5), (), bytes(16), 8, "attributes"),
-        (tuple(range(17)), (0,) * 13, bytes(16), 8, "attributes"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            Recogniser(make, 1, 1, 1, attributes, wanted, payload, size_at, "acme")
-    made = Recogniser(make, 1, 1, 1, (1, 2, 3, 4), (), bytes(16), 8, "acme")
+    driver = native_driver()
+    for payload, size_at in (bytes(65), 0), (bytes(16), 9), (bytes(16), 0xFFFFFFF8):
+        with pytest.raises(ValueError, match="handle follows"):
+            Recogniser(driver, make, payload, size_at, "acme")
+    made = Recogniser(driver, make, bytes(16), 8, "acme")
     made.add(64, None, cuda._driver.relaxed, None)  # of more devices than it takes Python finds the memory
     with pytest.raises(TypeError, match="takes 4"):
         made.add(1)  # type: ignore[call-arg]
 
 
 def test_an_importer_takes_what_it_can_use(cuda: Cuda) -> None:
-    scopes, nothing, make = cuda._driver.relaxed, 1 << 12, lambda *_given: None
-    with pytest.raises(ValueError, match="no payload has room"):
-        Importer(nothing, 0, nothing, nothing, 0, bytes(57), scopes, make, make)
-    made = Importer(nothing, 0, nothing, nothing, 0, b"", scopes, make, make)
+    scopes, make = cuda._driver.relaxed, lambda *_given: None
+    for given, head in (scopes, bytes(57)), (Scopes(), b""):
+        with pytest.raises(ValueError, match="no payload has room"):
+            Importer(given, head, make, make)
+    made = Importer(scopes, b"", make, make)
     with pytest.raises(ValueError, match="two numbers"):  # before anything is opened
         made.open_all([bytes(72)], [0], memoryview(bytearray(8)))
     with pytest.raises(TypeError, match="list of payloads"):

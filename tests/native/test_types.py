@@ -29,6 +29,11 @@ def _closed_end(holder):
     return n.AllocationBase(holder, holder, end, holder, 0, 0, False, False, holder, 0, holder)
 
 
+def _driver(holder):
+    functions = dict.fromkeys(("ask", "name", "open", "close", "exchange", "push", "pop"), 1)
+    return n.Driver(holder, attributes=(1, 2, 3, 4), wanted=(), flags=0, mode=0, **functions)
+
+
 # How to make an object of each type that a Python object can be in, and how many references to the holder it then has
 MADE = {
     "End": (lambda holder: n.End(None, holder), 1),
@@ -39,9 +44,10 @@ MADE = {
     "RangeBase": (lambda holder: n.RangeBase(holder, 0, 0, holder, holder, False, holder, holder), 5),
     "Span": (lambda holder: n.Span(0, 0, False, holder), 1),
     "Pin": (lambda holder: n.Pin(holder, ()), 1),
-    "Scopes": (lambda holder: n.Scopes(holder), 1),
-    "Scope": (lambda holder: n.Scopes(holder)(), 1),
-    "Importer": (lambda holder: n.Importer(1, 0, 1, 1, 0, b"", n.Scopes(holder), holder, holder), 3),
+    "Driver": (_driver, 1),
+    "Scopes": (lambda holder: n.Scopes(_driver(holder)), 1),
+    "Scope": (lambda holder: n.Scopes(_driver(holder))(), 1),
+    "Importer": (lambda holder: n.Importer(n.Scopes(_driver(holder)), b"", holder, holder), 3),
     "LockMember": (lambda holder: n.LockMember(holder, ""), 1),
     "AtomicMember": (lambda holder: n.AtomicMember(holder, ""), 1),
 }

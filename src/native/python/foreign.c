@@ -1,9 +1,9 @@
-/* Recogniser: finds an adapter's allocation at an address. It asks the driver as `ask_all` and `ask` in
- * allocations.c do, once for each hand-over. For an allocation that it knows already, it only asks for the number. */
+/* Recogniser: finds an adapter's allocation at an address. It asks the driver once for each hand-over. For an allocation
+ * that it knows already, it only asks for the number. */
 #include "foreign.h"
+#include "driver.h"
 #include "exports.h"
 #include "resources.h"
-#include "scope.h"
 
 #include <pthread.h>
 
@@ -12,21 +12,12 @@
 #define HINT_SHIFT 21    /* allocators get 2 MiB and more from the driver */
 #define MOST_DEVICES 64
 #define XP_PAYLOAD sizeof(((xp_entry *)0)->payload)
-#define MOST_ASKED 16
-#define HANDLE_NBYTES 64 /* of a driver's handle of an allocation */
 
 typedef struct {
-    uint64_t number, start, nbytes; /* of the allocation */
-    uint64_t ordinal;               /* of its device */
-    PyObject *allocation;           /* owned: its known state; NULL if it is new */
-    char payload[XP_PAYLOAD];       /* the template of its exports, if it is new */
+    xp_found at;
+    PyObject *allocation;     /* owned: its known state; NULL if it is new */
+    char payload[XP_PAYLOAD]; /* the template of its exports, if it is new */
 } xp_foreign;
-
-enum { NUMBER, START, NBYTES, ORDINAL, FIRST_WANTED }; /* the attributes' order */
-
-typedef int (*tells)(void *value, int attribute, uint64_t address);
-typedef int (*tells_all)(unsigned count, const int *attributes, void **values, uint64_t address);
-typedef int (*names)(char *handle, uint64_t address);
 
 typedef struct {
     uint64_t number, start, nbytes;
@@ -40,27 +31,20 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    tells ask;
-    tells_all ask_all;
-    names name;
+    xp_driver *driver; /* owned; set for good */
     PyObject *make, *backend;
-    unsigned forks, asked;
-    int attributes[MOST_ASKED];
-    uint64_t wanted[MOST_ASKED];
+    unsigned forks;
     char payload[XP_PAYLOAD];
-    unsigned size_at, handle_at;
+    unsigned size_at, handle_at, payload_nbytes;
     pthread_mutex_t mu; /* protects the following; no Python runs with it */
     known *known;
     uint64_t hints[HINTS]; /* numbers */
     device devices[MOST_DEVICES];
 } xp_recogniser;
 
-static int traverse(PyObject *object, visitproc visit, void *arg)
+static int visit_known(PyObject *object, visitproc visit, void *arg)
 {
     xp_recogniser *self = (xp_recogniser *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->make);
-    Py_VISIT(self->backend);
     for (int i = 0; i < MOST_DEVICES; i++) {
         Py_VISIT(self->devices[i].info);
         Py_VISIT(self->devices[i].scopes);
@@ -74,11 +58,9 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-static int clear(PyObject *object)
+static void drop_known(PyObject *object)
 {
     xp_recogniser *self = (xp_recogniser *)object;
-    Py_CLEAR(self->make);
-    Py_CLEAR(self->backend);
     for (int i = 0; i < MOST_DEVICES; i++) {
         Py_CLEAR(self->devices[i].info);
         Py_CLEAR(self->devices[i].scopes);
@@ -89,68 +71,47 @@ static int clear(PyObject *object)
         Py_CLEAR(self->known[i].info);
         Py_CLEAR(self->known[i].allocation);
     }
-    return 0;
 }
 
-static void dealloc(PyObject *object)
+static void end(PyObject *object)
 {
     xp_recogniser *self = (xp_recogniser *)object;
-    PyObject_GC_UnTrack(object);
-    clear(object);
+    drop_known(object);
     PyMem_Free(self->known);
     pthread_mutex_destroy(&self->mu);
-    xp_free(object);
 }
 
-static int take_wanted(xp_recogniser *self, PyObject *attributes, PyObject *wanted)
-{
-    Py_ssize_t n = PyTuple_Size(attributes), rest = PyTuple_Size(wanted);
-    if (n < 0 || rest < 0)
-        return -1;
-    if (n > MOST_ASKED || n != rest + FIRST_WANTED) {
-        PyErr_Format(PyExc_ValueError, "the attributes are 4, and those that are wanted, %d at most", MOST_ASKED);
-        return -1;
-    }
-    self->asked = (unsigned)n;
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (xp_as_int(PyTuple_GetItem(attributes, i), &self->attributes[i]) < 0 ||
-            (i >= FIRST_WANTED && xp_as_u64(PyTuple_GetItem(wanted, i - FIRST_WANTED), &self->wanted[i]) < 0))
-            return -1;
-    return 0;
-}
+XP_LIFE(recogniser, .end = end, .visit = visit_known, .drop = drop_known, .fixed = XP_OBJECTS(xp_recogniser, driver),
+        .cleared = XP_OBJECTS(xp_recogniser, make, backend))
 
 static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names_[] = {"make", "ask", "ask_all", "name", "attributes", "wanted", "payload", "size_at", "backend", NULL};
-    unsigned long long ask, ask_all, name;
-    PyObject *make, *attributes, *wanted, *backend;
+    static char *names[] = {"driver", "make", "payload", "size_at", "backend", NULL};
+    const xp_types *types = PyType_GetModuleState(type);
+    xp_driver *driver;
+    PyObject *make, *backend;
     const char *payload;
     Py_ssize_t nbytes;
     unsigned size_at;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKKO!O!y#IU", names_, &make, &ask, &ask_all, &name, &PyTuple_Type,
-                                     &attributes, &PyTuple_Type, &wanted, &payload, &nbytes, &size_at, &backend))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oy#IU", names, types->driver, &driver, &make, &payload, &nbytes,
+                                     &size_at, &backend))
         return NULL;
-    if (nbytes + HANDLE_NBYTES > (Py_ssize_t)XP_PAYLOAD || nbytes < 8 || size_at > (size_t)nbytes - 8) {
-        PyErr_SetString(PyExc_ValueError, "the payload has room for the size, and 64 bytes follow it");
+    if ((size_t)nbytes + driver->handle_nbytes > XP_PAYLOAD || nbytes < 8 || size_at > (size_t)nbytes - 8) {
+        xp_invalid("the payload has room for the size, and the driver's handle follows it");
         return NULL;
     }
     xp_recogniser *self = (xp_recogniser *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     pthread_mutex_init(&self->mu, NULL);
+    self->driver = (xp_driver *)Py_NewRef((PyObject *)driver);
     self->make = Py_NewRef(make);
     self->backend = Py_NewRef(backend);
-    self->ask = (tells)(uintptr_t)ask;
-    self->ask_all = (tells_all)(uintptr_t)ask_all;
-    self->name = (names)(uintptr_t)name;
     self->forks = XP_RELAXED(&xp_fork_count);
     self->handle_at = (unsigned)nbytes;
+    self->payload_nbytes = (unsigned)(nbytes + (Py_ssize_t)driver->handle_nbytes);
     self->size_at = size_at;
     memcpy(self->payload, payload, (size_t)nbytes);
-    if (take_wanted(self, attributes, wanted) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
     if ((self->known = PyMem_Calloc(KNOWN, sizeof *self->known)) == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
@@ -191,9 +152,7 @@ static bool find(xp_recogniser *self, PyObject *info, uint64_t address, uint64_t
     bool found = number && at->number == number && at->info == info && covers(at->start, at->nbytes, address, nbytes);
     if (found) {
         self->hints[(address >> HINT_SHIFT) % HINTS] = number; /* another's may be there */
-        f->number = number;
-        f->start = at->start;
-        f->nbytes = at->nbytes;
+        f->at = (xp_found){number, at->start, at->nbytes, f->at.ordinal};
         f->allocation = Py_NewRef(at->allocation);
     }
     pthread_mutex_unlock(&self->mu);
@@ -212,32 +171,16 @@ static uint64_t guessed(xp_recogniser *self, uint64_t address)
     return number;
 }
 
-static bool ask_all(const xp_recogniser *self, uint64_t address, xp_foreign *f)
-{
-    uint64_t values[MOST_ASKED] = {0}; /* drivers write some in fewer than 8 bytes */
-    void *places[MOST_ASKED];
-    for (unsigned i = 0; i < self->asked; i++)
-        places[i] = &values[i];
-    bool good = self->ask_all(self->asked, self->attributes, places, address) == 0 && values[NUMBER];
-    for (unsigned i = FIRST_WANTED; good && i < self->asked; i++)
-        good = values[i] == self->wanted[i];
-    f->number = values[NUMBER];
-    f->start = values[START];
-    f->nbytes = values[NBYTES];
-    f->ordinal = values[ORDINAL];
-    return good;
-}
-
 /* Make its payload. Runs without the GIL, like everything that blocks in the driver. */
 static bool name(const xp_recogniser *self, const xp_scope *scope, xp_foreign *f)
 {
-    int before, step;
+    xp_before before;
     memcpy(f->payload, self->payload, sizeof f->payload);
-    memcpy(f->payload + self->size_at, &f->nbytes, 8);
-    if (xp_scope_enter(scope, &before, &step))
+    memcpy(f->payload + self->size_at, &f->at.nbytes, 8);
+    if (xp_scope_enter(scope, &before))
         return false;
-    int code = self->name(f->payload + self->handle_at, f->start);
-    xp_scope_leave(scope, before);
+    int code = self->driver->table->name(self->driver, f->at.start, f->payload + self->handle_at);
+    xp_scope_leave(scope, &before);
     return code == 0;
 }
 
@@ -251,9 +194,7 @@ PyObject *xp_recognised(PyObject *recogniser, PyObject *info, uint64_t address, 
     bool good;
     if (guess == 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    good = self->ask(&number, self->attributes[NUMBER], address) == 0;
-    Py_END_ALLOW_THREADS
+    good = XP_UNLOCKED(self->driver->table->number(self->driver, address, &number));
     if (good && number == guess)
         find(self, info, address, nbytes, number, &f);
     return f.allocation;
@@ -267,23 +208,19 @@ static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info
     bool good;
     if (self->forks != XP_RELAXED(&xp_fork_count))
         return false;
-    Py_BEGIN_ALLOW_THREADS
-    good = ask_all(self, address, f);
-    Py_END_ALLOW_THREADS
-    if (!good || !covers(f->start, f->nbytes, address, nbytes) || f->ordinal >= MOST_DEVICES)
+    good = XP_UNLOCKED(self->driver->table->find(self->driver, address, &f->at));
+    if (!good || !covers(f->at.start, f->at.nbytes, address, nbytes) || f->at.ordinal >= MOST_DEVICES)
         return false;
-    if (find(self, info, address, nbytes, f->number, f))
+    if (find(self, info, address, nbytes, f->at.number, f))
         return true;
-    const device *on = &self->devices[f->ordinal];
+    const device *on = &self->devices[f->at.ordinal];
     pthread_mutex_lock(&self->mu);
     good = on->info == info; /* an existing entry stays, and so does its scope */
     pthread_mutex_unlock(&self->mu);
     const xp_scope *scope = good ? xp_scope_of(types, on->scopes) : NULL;
     if (scope == NULL)
         return false;
-    Py_BEGIN_ALLOW_THREADS
-    good = name(self, scope, f);
-    Py_END_ALLOW_THREADS
+    good = XP_UNLOCKED(name(self, scope, f));
     return good;
 }
 
@@ -292,17 +229,17 @@ static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info
 /* Remember that allocation from now on. */
 static void remember(xp_recogniser *self, const xp_foreign *f, PyObject *allocation)
 {
-    device *on = &self->devices[f->ordinal];
-    known *at = &self->known[f->number % KNOWN], before;
-    known now = {f->number, f->start, f->nbytes, Py_NewRef(on->info), Py_NewRef(allocation)};
+    device *on = &self->devices[f->at.ordinal];
+    known *at = &self->known[f->at.number % KNOWN], before;
+    known now = {f->at.number, f->at.start, f->at.nbytes, Py_NewRef(on->info), Py_NewRef(allocation)};
     pthread_mutex_lock(&self->mu);
     if (on->first == NULL)
         on->first = Py_NewRef(allocation);
     before = *at;
     *at = now;
-    uint64_t last = (f->start + f->nbytes - 1) >> HINT_SHIFT;
-    for (uint64_t a = f->start >> HINT_SHIFT, i = 0; i < HINTS && a <= last; a++, i++)
-        self->hints[a % HINTS] = f->number;
+    uint64_t last = (f->at.start + f->at.nbytes - 1) >> HINT_SHIFT;
+    for (uint64_t a = f->at.start >> HINT_SHIFT, i = 0; i < HINTS && a <= last; a++, i++)
+        self->hints[a % HINTS] = f->at.number;
     pthread_mutex_unlock(&self->mu);
     Py_XDECREF(before.info);
     Py_XDECREF(before.allocation); /* outside the lock, since dropping it may run any code */
@@ -312,11 +249,11 @@ static void remember(xp_recogniser *self, const xp_foreign *f, PyObject *allocat
 static PyObject *template_of(xp_recogniser *self, const xp_types *types, PyObject *own, const xp_foreign *f, uint64_t serial)
 {
     pthread_mutex_lock(&self->mu);
-    xp_allocation *first = (xp_allocation *)self->devices[f->ordinal].first; /* once set, it never changes */
+    xp_allocation *first = (xp_allocation *)self->devices[f->at.ordinal].first; /* once set, it never changes */
     pthread_mutex_unlock(&self->mu);
     PyObject *like = first ? xp_field(first, &first->prepared) : NULL;
     PyObject *made =
-        like ? xp_prepare_like(types, own, like, serial, f->nbytes, f->payload, self->handle_at + HANDLE_NBYTES) : NULL;
+        like ? xp_prepare_like(types, own, like, serial, f->at.nbytes, f->payload, self->payload_nbytes) : NULL;
     Py_XDECREF(like);
     return made;
 }
@@ -326,21 +263,21 @@ static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_forei
                       PyObject *own)
 {
     uint64_t serial = 0;
-    PyObject *what[] = {PyLong_FromUnsignedLongLong(f->ordinal), PyLong_FromUnsignedLongLong(f->start),
-                        PyLong_FromUnsignedLongLong(f->nbytes), PyLong_FromUnsignedLongLong(f->number)};
+    PyObject *what[] = {PyLong_FromUnsignedLongLong(f->at.ordinal), PyLong_FromUnsignedLongLong(f->at.start),
+                        PyLong_FromUnsignedLongLong(f->at.nbytes), PyLong_FromUnsignedLongLong(f->at.number)};
     PyObject *identity = xp_tuple_of(what, 4);
     PyObject *name = identity ? PyTuple_Pack(2, self->backend, identity) : NULL, *given = NULL, *memory = NULL;
-    PyObject *payload = PyBytes_FromStringAndSize(f->payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES));
+    PyObject *payload = PyBytes_FromStringAndSize(f->payload, self->payload_nbytes);
     PyObject *template = NULL, *fresh = NULL, *kept = NULL;
     if (name && payload) {
-        PyObject *place = self->devices[f->ordinal].place;
+        PyObject *place = self->devices[f->at.ordinal].place;
         given = PyTuple_Pack(5, place, what[1], what[2], what[3], payload); /* the identity holds references to them */
         memory = given ? PyObject_Call(self->make, given, NULL) : NULL;
     }
     if (memory && own && (serial = xp_object_named(own, name)))
         template = template_of(self, types, own, f, serial);
     if (memory && !PyErr_Occurred())
-        fresh = xp_foreign_allocation(types, device, memory, name, f->nbytes, f->start, template, serial);
+        fresh = xp_foreign_allocation(types, device, memory, name, f->at.nbytes, f->at.start, template, serial);
     Py_CLEAR(given);
     if (fresh && (given = PyTuple_Pack(2, name, fresh))) {
         kept = PyObject_Call(add_, given, NULL);
@@ -381,16 +318,7 @@ static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssi
     return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
 
-static PyMethodDef methods[] = {
-    {"add", XP_FAST(add), METH_FASTCALL, NULL},
-    {"find", XP_FAST(recogniser_find), METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot slots[] = {
-    {Py_tp_new, new},     {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL},
-};
-static PyType_Spec spec = {"xpushare._native.Recogniser", sizeof(xp_recogniser), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+XP_TYPE(spec, "Recogniser", xp_recogniser, XP_WITH_GC, {Py_tp_new, new}, XP_LIFE_SLOTS(recogniser),
+        XP_METHODS({"add", XP_FAST(add), METH_FASTCALL, NULL}, {"find", XP_FAST(recogniser_find), METH_FASTCALL, NULL}))
 
-int xp_init_foreign(PyObject *module) { return xp_keep_type(module, &spec, &xp_types_of(module)->recogniser); }
+XP_PART(foreign, NULL, XP_KEEP(spec, recogniser))

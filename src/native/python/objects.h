@@ -144,7 +144,7 @@ PyObject *xp_made(PyTypeObject *class, const char *name);
 /* Each of these files adds its own functions and types: xp_init_process and so on. */
 #define XP_EVERY_PART(X)                                                                                              \
     X(process) X(register) X(fds) X(name_lock) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(meeting) X(peer) X(imports) X(exports) X(exposure) \
-    X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(views) X(leaves) X(containers) X(allocations) X(foreign)   \
+    X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(views) X(leaves) X(containers) X(driver) X(foreign)   \
     X(resources) X(pins) X(crew) X(channel) X(frames) X(importer) X(addresses)
 #define XP_INIT(name) int xp_init_##name(PyObject *module);
 XP_EVERY_PART(XP_INIT)

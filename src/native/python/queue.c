@@ -1,6 +1,6 @@
 /* Stream queues for Python. Recipes are checked here, once, so that the engine only has to fill them in. */
 #include "objects.h"
-#include "scope.h"
+#include "driver.h"
 
 #include "../../engine/queue.h"
 #include "../../engine/relay.h"
@@ -260,13 +260,27 @@ static PyObject *queue_check(PyObject *self, PyObject *Py_UNUSED(a))
 
 typedef int (*asks)(uint64_t handle);
 
+/* query(function, handle): see _native.pyi */
+static PyObject *query(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t function, handle;
+    int code;
+    if (xp_arity("query", n, 2, 2) < 0 || xp_as_u64(args[0], &function) < 0 || xp_as_u64(args[1], &handle) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    code = ((asks)(uintptr_t)function)(handle);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(code);
+}
+
 /* idle(function, unfinished, handle, scopes): see _native.pyi */
 static PyObject *queue_idle(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     xp_queue *queue = queue_of(self);
     uint64_t function, handle;
     int64_t code;
-    int unfinished, before, step;
+    int unfinished;
+    xp_before before;
     if (queue == NULL || xp_arity("idle", n, 4, 4) < 0 || xp_as_u64(args[0], &function) < 0 ||
         xp_as_int(args[1], &unfinished) < 0 || xp_as_u64(args[2], &handle) < 0)
         return NULL;
@@ -275,12 +289,12 @@ static PyObject *queue_idle(PyObject *self, PyObject *const *args, Py_ssize_t n)
         return xp_refuse(PyExc_TypeError, "idle() takes Scopes last");
     bool held = xp_queue_look(queue).held != 0;
     Py_BEGIN_ALLOW_THREADS
-    code = xp_scope_enter(scope, &before, &step);
+    code = xp_scope_enter(scope, &before);
     if (code == 0) {
         code = xp_queue_check(queue);
         if (code == 0 && !held)
             code = ((asks)(uintptr_t)function)(handle);
-        xp_scope_leave(scope, before);
+        xp_scope_leave(scope, &before);
     }
     Py_END_ALLOW_THREADS
     if (code == 0 || code == unfinished)
@@ -531,6 +545,7 @@ static PyObject *close_relay(PyObject *Py_UNUSED(m), PyObject *args)
 }
 
 XP_PART(queue,
-        XP_FUNCTIONS({"relay", relay, METH_O, NULL},
+        XP_FUNCTIONS({"query", XP_FAST(query), METH_FASTCALL, NULL},
+                     {"relay", relay, METH_O, NULL},
                      {"close_relay", close_relay, METH_VARARGS, NULL}),
         XP_KEEP(calls_spec, queue_calls), XP_KEEP(queue_spec, stream_queue))

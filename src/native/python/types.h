@@ -6,7 +6,7 @@
 
 #define XP_EVERY_TYPE(X)                                                                                               \
     X(fields) X(lease) X(mapping) X(span) X(queue_calls) X(owned_fd) X(name_lock) X(seal) X(template) X(exported) X(exposure) X(own_table) X(peer_table) X(refusal)    \
-    X(domain) X(slot) X(stream_queue) X(scopes) X(with) X(recogniser) X(addresses) X(kinds) X(end) X(resource)     \
+    X(domain) X(slot) X(stream_queue) X(driver) X(scopes) X(with) X(recogniser) X(addresses) X(kinds) X(end) X(resource)     \
     X(object_base) X(buffer_base) X(timeline) X(pinned) X(allocation_base) X(range_base) X(handle_base) X(message_base) X(array_base) X(allocation) X(range)   \
     X(handle) X(array_handle) X(shared_array) /* these five: subclasses that Python registers; NULL before that */ \
     X(ndarray) /* of NumPy; NULL until it is asked for */

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
+from xpushare import _native
 from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.stream.hooks import Calls
-from xpushare.common.errors import InvalidArgumentError
+from xpushare.common.errors import InvalidArgumentError, XpuShareError
 
 __all__ = [
     "FUNCTIONS",
@@ -23,6 +24,7 @@ __all__ = [
     "event_of",
     "is_hip",
     "library_of",
+    "native_driver",
     "ordinal_of",
     "stream_of",
 ]
@@ -96,6 +98,39 @@ def event_of(native: object) -> int | None:
     if raw is not None:
         return int(raw.value or 0) if isinstance(raw, ctypes.c_void_p) else int(raw)
     return None
+
+
+_MEMORY: Final = {  # what `_native.Driver` calls the functions about memory
+    "ask": "PointerGetAttribute",
+    "name": "IpcGetMemHandle",
+    "open": "IpcOpenMemHandle",
+    "close": "IpcCloseMemHandle",
+    "exchange": "ThreadExchangeStreamCaptureMode",
+}
+
+
+def native_driver(
+    prefix: str,
+    address: Callable[[str], int],
+    error: Callable[[str, str, int], XpuShareError],
+    asked: Mapping[int, int | None],
+    more: dict[str, str],
+    **numbers: int,
+) -> _native.Driver:
+    """Return the driver for native code. `address` returns the address of a driver function, and `error` the error for
+    what was being done, the function's name and its code. `prefix` precedes the names. `asked` are the attributes of an
+    address, with the values that they must have. `more` are the functions that only one of the two drivers has, and
+    `numbers` the other arguments of `_native.Driver`.
+    """
+    names = {key: prefix + name for key, name in (_MEMORY | more).items()}
+    entering = [names[key] for key in ("exchange", "push", "get", "set") if key in names]
+    arguments: Any = numbers | {key: address(name) for key, name in names.items()}
+    return _native.Driver(
+        lambda step, code: error("making a device current", entering[step], code),
+        attributes=tuple(asked),
+        wanted=tuple(value for value in asked.values() if value is not None),
+        **arguments,
+    )
 
 
 # Their names, which each driver begins in its own way.

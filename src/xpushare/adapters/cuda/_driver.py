@@ -17,7 +17,7 @@ from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import INSTALL
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
-from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills
+from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills, native_driver
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
 from xpushare.common import settings
@@ -31,6 +31,17 @@ _STREAM_FUNCTIONS: Final = (
     "cuWaitExternalSemaphoresAsync",
     "cuSignalExternalSemaphoresAsync",
 )
+_MORE: Final = {"ask_all": "PointerGetAttributes", "push": "CtxPushCurrent", "pop": "CtxPopCurrent"}
+# The attributes of an address by which native code recognises cudaMalloc memory. See `_native.Driver`.
+_ASKED: Final[dict[int, int | None]] = {
+    Pointer.BUFFER_ID: None,
+    Pointer.DEVICE_ORDINAL: None,
+    Pointer.RANGE_START_ADDR: None,
+    Pointer.RANGE_SIZE: None,
+    Pointer.IS_MANAGED: 0,
+    Pointer.MEMORY_TYPE: n.MEMORY_TYPE_DEVICE,
+    Pointer.IS_LEGACY_CUDA_IPC_CAPABLE: 1,
+}
 _CHANNELS: Final = 8  # the driver's default
 _CHANNELS_MOST: Final = 32
 _HANDLE_TYPES_AT: Final = 4  # CUmemAllocationProp::requestedHandleTypes
@@ -91,6 +102,7 @@ class Driver(ProcessDriver["Gpu"]):
         super().__init__("CUDA", "CUDA_VISIBLE_DEVICES")
         self._given = api
         self.api: Any = None
+        self.native: _native.Driver
         # `with driver.relaxed():` goes around calls that a capture in any thread would forbid, and that would end the
         # capture.
         self.relaxed: Scopes
@@ -122,7 +134,9 @@ class Driver(ProcessDriver["Gpu"]):
             if code:
                 raise self.error("starting CUDA", "cuInit", code)
             found = self._enumerate()
-            self.relaxed = self.scopes()
+            numbers = {"flags": n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, "mode": n.CAPTURE_MODE_RELAXED}
+            self.native = native_driver("cu", self.function, self.error, _ASKED, _MORE, **numbers)
+            self.relaxed = Scopes(self.native)
             return found
 
     def _enumerate(self) -> list[Gpu]:
@@ -167,27 +181,16 @@ class Driver(ProcessDriver["Gpu"]):
 
     def pointer(self, attribute: Pointer, address: int) -> int | None:
         """Return an attribute of an address, or None if the driver does not know the address."""
-        return _native.ask(self.function("cuPointerGetAttribute"), attribute, address)
+        return self.native.ask(attribute, address)
 
     def pointers(self, attributes: tuple[Pointer, ...], address: int) -> tuple[int, ...]:
         """Return several attributes of an address that the driver knows. An attribute that the memory at the address
         lacks is 0.
         """
-        found = _native.ask_all(self.function("cuPointerGetAttributes"), attributes, address)
+        found = self.native.ask_all(attributes, address)
         if isinstance(found, int):
             raise self.error(f"asking for the memory at {address:#x}", "cuPointerGetAttributes", found)
         return found
-
-    def scopes(self, context: int = 0, relaxed: bool = True) -> Scopes:
-        """Return a factory of scopes. In a scope, this thread's capture mode is RELAXED and the context is current."""
-        exchange = self.function("cuThreadExchangeStreamCaptureMode") if relaxed else 0
-        push, pop = (self.function(f"cuCtx{each}Current") if context else 0 for each in ("Push", "Pop"))
-        return Scopes(self._not_entered, (exchange, n.CAPTURE_MODE_RELAXED), (push, context), pop)
-
-    def _not_entered(self, step: int, code: int) -> XpuShareError:
-        if step:
-            return self.error("making a context current", "cuCtxPushCurrent", code)
-        return self.error("leaving captures alone", "cuThreadExchangeStreamCaptureMode", code)
 
     @property
     def waiting_streams(self) -> int:
@@ -236,8 +239,8 @@ class Context:
         self._idle_stream: Any = None
         # `with context.current():` makes this context current and leaves captures alone; afterwards the caller's is
         # current again. `pushed` is the same, for calls that disturb no capture.
-        self.current = driver.scopes(self.number)
-        self.pushed = driver.scopes(self.number, relaxed=False)
+        self.current = Scopes(driver.native, self.number)
+        self.pushed = Scopes(driver.native, self.number, relaxed=False)
 
     def check(self, doing: str) -> None:
         """Raise the error that broke this context, if the context is broken. The driver reports that error when any

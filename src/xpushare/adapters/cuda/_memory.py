@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
-from xpushare._native import Importer, Recogniser, name_handles
+from xpushare._native import Importer, Recogniser
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverPool, Export, Foreign, Form, Import, Piece
 from xpushare.adapters.cuda import BACKEND, in_use_here
 from xpushare.adapters.cuda import _numbers as n
@@ -93,13 +93,8 @@ def importer(engine: Engine, gpu: Gpu) -> Importer:
     driver = gpu.driver
     if gpu.importer is None:
         gpu.importer = Importer(
-            driver.function("cuIpcOpenMemHandle"),
-            n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
-            driver.function("cuIpcCloseMemHandle"),
-            driver.function("cuPointerGetAttribute"),
-            Pointer.RANGE_SIZE,
-            _LEGACY_HEAD,
             gpu.context.current,
+            _LEGACY_HEAD,
             partial(Mapped, engine, gpu),
             partial(driver, _CLOSING, "cuIpcCloseMemHandle"),
         )
@@ -244,15 +239,13 @@ class _ForeignLegacy(_ForeignMemory):
         """Ask the driver for the handles of several allocations on one device, and store them in these objects. Returns
         the code of the call that failed, or 0.
         """
-        gpu = found[0].gpu
-        into = bytearray(_HANDLE_NBYTES * len(found))
-        with gpu.current():
-            code = name_handles(gpu.driver.function("cuIpcGetMemHandle"), [each.address for each in found], into)
-        if not code:
-            for at, each in enumerate(found):
-                handle = bytes(into[_HANDLE_NBYTES * at : _HANDLE_NBYTES * (at + 1)])
+        with found[0].gpu.current():
+            for each in found:
+                handle = each.gpu.driver.native.name(each.address)
+                if isinstance(handle, int):
+                    return handle
                 each._payload = described(_LEGACY, each.nbytes, each.nbytes, own=handle).payload
-        return code
+        return 0
 
 
 def name_all(found: Iterable[DriverMemory]) -> None:
@@ -383,18 +376,7 @@ def locate(
 
 def recogniser(driver: Driver) -> Recogniser:
     """Return a native object that finds cudaMalloc memory as `locate` does."""
-    ask, ask_all, name = map(driver.function, ("cuPointerGetAttribute", "cuPointerGetAttributes", "cuIpcGetMemHandle"))
-    asked = {
-        Pointer.BUFFER_ID: None,
-        Pointer.RANGE_START_ADDR: None,
-        Pointer.RANGE_SIZE: None,
-        Pointer.DEVICE_ORDINAL: None,
-        Pointer.IS_MANAGED: 0,
-        Pointer.MEMORY_TYPE: n.MEMORY_TYPE_DEVICE,
-        Pointer.IS_LEGACY_CUDA_IPC_CAPABLE: 1,
-    }
-    wanted = tuple(value for value in asked.values() if value is not None)
-    return Recogniser(_ForeignLegacy, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY), BACKEND)
+    return Recogniser(driver.native, _ForeignLegacy, *unsized(_LEGACY), BACKEND)
 
 
 class _Extent(NamedTuple):

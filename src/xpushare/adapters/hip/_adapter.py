@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, final
@@ -43,7 +42,7 @@ class Stream(RuntimeStream):
     def __init__(self, gpu: Gpu, doing: str) -> None:
         self.device: Device = gpu
         self.current: Callable[[], Scope] = gpu.current
-        self.relaxed: Callable[[], Scope] = functools.partial(gpu.driver.scope, None)
+        self.relaxed: Callable[[], Scope] = gpu.driver.relaxed
         self.calls = gpu.queue_calls
         self.ordering: Literal["device", "shared", "held"] = "shared" if gpu.words[1] else "held"
         self._gpu = gpu

@@ -8,18 +8,19 @@ import mmap
 import os
 import time
 import uuid
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar, final
 
 from xpushare import _native
+from xpushare._native import Scopes
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.hip import INSTALL, libraries
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._numbers import AccessDesc, AllocationProp, Attribute, Error, Pointer
 from xpushare.adapters.host.memory import page_of_memfd
-from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills
+from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills, native_driver
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.driver import LibraryDriver, address_of
 from xpushare.adapters.stream.engine import unreach
@@ -54,6 +55,16 @@ CODES: Final = Codes(
 _TRIED: Final = 0x123456789ABCDEF0  # these bits show a half-written or torn store
 _SECONDS: Final = 1.0  # how long a trial waits
 _STORE, _WAIT, _CAPTURED = ("hipStreamWriteValue64", "hipStreamWaitValue64", "hipStreamIsCapturing")
+_CLEAR: Final = "hipGetLastError"
+_HIP_6: Final = 60_000_000
+_MORE: Final = {"range": "MemGetAddressRange", "get": "GetDevice", "set": "SetDevice"}
+# The attributes of an address by which native code recognises memory of hipMalloc. See `_native.Driver`.
+_ASKED: Final[dict[int, int | None]] = {
+    Pointer.BUFFER_ID: None,
+    Pointer.DEVICE_ORDINAL: None,
+    Pointer.IS_MANAGED: 0,
+    Pointer.HOST_POINTER: 0,
+}
 _FD_BY_VALUE: Final = 70_100_000  # before release 7.1, an import takes the address of the file descriptor
 
 
@@ -70,9 +81,10 @@ class Driver(LibraryDriver["Gpu"]):
 
     def __init__(self) -> None:
         super().__init__("HIP", "HIP_VISIBLE_DEVICES")
-        self.version = 0
+        self.version = self.lazy = 0
         self._name: Any = None
-        self._clear: Any = None
+        self.native: _native.Driver
+        self.relaxed: Scopes  # as CUDA's
 
     def _load(self) -> Any:
         """Load HIP's library. If this process has loaded one already, use that one, otherwise the first file name that
@@ -88,15 +100,19 @@ class Driver(LibraryDriver["Gpu"]):
 
     def _start(self) -> list[Gpu]:
         doing, library = "starting HIP", self._load()
-        for name, arguments in n.FUNCTIONS.items():
+        for name, arguments in (n.FUNCTIONS | {_CLEAR: ()}).items():
             if (function := getattr(library, name, None)) is not None:
                 function.argtypes = arguments
                 self.functions[name] = function
         self._name = library.hipGetErrorName
         self._name.restype = ctypes.c_char_p
-        self._clear = getattr(library, "hipGetLastError", None)
         self(doing, "hipInit", 0)
         self.version = self.made(doing, "hipRuntimeGetVersion")
+        # hipIpcMemLazyEnablePeerAccess was 0 before release 6, and each release accepts only its own number.
+        self.lazy = int(self.version >= _HIP_6)
+        numbers = {"flags": self.lazy, "mode": n.RELAXED, "clear": self.address(_CLEAR)}
+        self.native = native_driver("hip", self._required, self.error, _ASKED, _MORE, **numbers)
+        self.relaxed = Scopes(self.native)
         found = [Gpu(self, ordinal) for ordinal in range(self.made(doing, "hipGetDeviceCount"))]
         for gpu in found:  # some devices have no uuid of their own
             if sum(each.uuid == gpu.uuid for each in found) > 1 or not int(uuid.UUID(gpu.uuid)):
@@ -109,9 +125,19 @@ class Driver(LibraryDriver["Gpu"]):
         read it after their own launches.
         """
         code = super().code(name, *arguments)
-        if code not in (0, self.not_ready) and self._clear is not None and not self.ended:
-            self._clear()
+        if code not in (0, self.not_ready) and _CLEAR in self.functions and not self.ended:
+            self.functions[_CLEAR]()
         return code
+
+    def end(self) -> None:
+        super().end()
+        self.native.end()
+
+    def _required(self, name: str) -> int:
+        """Return the address of a function. Raise the error of its call if the library lacks the function."""
+        if not (found := self.address(name)):
+            raise self.error("starting HIP", name, self.missing)
+        return found
 
     @cached_property
     def stream_functions(self) -> dict[str, int]:
@@ -127,27 +153,8 @@ class Driver(LibraryDriver["Gpu"]):
         return CODES.error(doing, call, self._name(code).decode(), code)
 
     def pointer(self, attribute: Pointer, address: int) -> int | None:
-        """Return an attribute of an address, or None if the driver does not know the address. Depending on the
-        attribute, the driver writes 1, 4 or 8 bytes.
-        """
-        out = ctypes.c_uint64()
-        return None if self.code("hipPointerGetAttribute", address_of(out), attribute, address) else out.value
-
-    @contextmanager
-    def scope(self, ordinal: int | None) -> Generator[None]:
-        """Make a device current, in a mode that does not disturb stream captures. Restore the previous device and mode
-        on exit.
-        """
-        doing, mode = "making a device current", ctypes.c_int(n.RELAXED)
-        exchange = "hipThreadExchangeStreamCaptureMode", address_of(mode)
-        self(doing, *exchange)
-        with ExitStack() as undo:
-            undo.callback(self.code, *exchange)
-            before = ordinal if ordinal is None else self.made(doing, "hipGetDevice")
-            if before != ordinal:
-                self(doing, "hipSetDevice", ordinal)
-                undo.callback(self.code, "hipSetDevice", before)
-            yield
+        """Return an attribute of an address, or None if the driver does not know the address."""
+        return self.native.ask(attribute, address)
 
 
 @final
@@ -162,6 +169,7 @@ class Gpu(CountedMemory):
         driver(doing, "hipDeviceGetUuid", address_of(raw), ordinal)
         self.uuid = str(uuid.UUID(bytes=raw.raw[:16]))
         self.origin = b""  # the device's uuid, once it is known to be unique
+        self.current: Callable[[], Scope] = Scopes(driver.native, ordinal)
         driver(doing, "hipDeviceGetPCIBusId", address_of(raw), 64, ordinal)
         self.pci = raw.value.decode(errors="replace").lower()
         driver(doing, "hipDeviceGetName", address_of(raw), 256, ordinal)
@@ -185,9 +193,6 @@ class Gpu(CountedMemory):
         out = ctypes.c_int()
         code = self.driver.code("hipDeviceGetAttribute", address_of(out), attribute, self.ordinal)
         return 0 if code else out.value
-
-    def current(self) -> Scope:
-        return self.driver.scope(self.ordinal)
 
     def active(self) -> bool:
         return True  # the library starts all devices at once

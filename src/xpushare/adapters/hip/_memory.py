@@ -22,7 +22,6 @@ from xpushare.common.errors import DeviceError, FeatureNotSupportedError, Invali
 __all__ = ["allocate", "locate", "open_own"]
 
 _LEGACY: Final = 2  # a kind of memory in a payload
-_HIP_6: Final = 60_000_000
 
 
 def _handle_of(gpu: Gpu, doing: str, address: int) -> bytes:
@@ -90,10 +89,8 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, desc
     if kind != _LEGACY or len(description) < ctypes.sizeof(Handle):
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     handle = Handle.from_buffer_copy(description)
-    # hipIpcMemLazyEnablePeerAccess was 0 before release 6, and each release accepts only its own number.
-    lazy = int(driver.version >= _HIP_6)
     with gpu.current():
-        address = driver.made(doing, "hipIpcOpenMemHandle", handle, lazy)
+        address = driver.made(doing, "hipIpcOpenMemHandle", handle, driver.lazy)
         with End(driver.code, "hipIpcCloseMemHandle", address):
             known = _range(driver, address)[1]
             if known < what.nbytes:

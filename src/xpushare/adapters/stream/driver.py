@@ -143,9 +143,13 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         def leave(_deadline: float) -> None:
             if self.started:
                 teardown.settle(_LEAVE)
-                self.ended = True
+                self.end()
 
         at_leave(leave, Stage.STOP)
+
+    def end(self) -> None:
+        """Stop calling the driver."""
+        self.ended = True
 
     def code(self, name: str, *arguments: Any) -> int:
         """Call a function, and return the driver's code."""

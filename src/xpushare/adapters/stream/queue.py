@@ -97,7 +97,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # An empty scope around calls; native, which avoids a Python frame.
-_NOTHING: Final = Scopes(lambda _step, _code: AssertionError())
+_NOTHING: Final = Scopes()
 _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 _WAITS_KEPT: Final = 64  # number of waits at which settled ones are first sorted out
 _SPIN: Final = 50e-6  # seconds for which the driver is polled without sleeping
