@@ -401,10 +401,9 @@ TAKE_ALL = {
     "sharing/locked_files.py": 1,
     "sharing/naming.py": 1,
     "sharing/peers.py": 8,
-    "sharing/owned.py": 1,
     "sharing/routes/__init__.py": 1,
     "sharing/routes/socket.py": 3,
-    "sharing/table.py": 1,
+    "sharing/table.py": 2,
     "ur/_functions/enqueue.py": 1,  # a function of the caller
 }
 

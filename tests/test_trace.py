@@ -537,7 +537,7 @@ def test_off_it_is_not_there() -> None:
         child.call(lambda: xs.Lock().close())  # what is loaded later is wrapped, too
         found = child.call(wrappers)
         assert sorted(found) == child.call(lambda: sorted(each.name for each in declared()))
-        assert {"empty", "array", "Lock", "Lock.acquire", "malloc"} <= set(found)
+        assert {"empty", "zeros", "Lock", "Lock.acquire", "malloc"} <= set(found)
         child.call(xs.enable_layers)
         assert child.call(wrappers) == []
         child.call(lambda: xs.Lock().close())

@@ -40,7 +40,7 @@ _WHERE = {
     "attach": "arrays.attach",
     "default_device": "core.device",
     "devices": "core.device",
-    "empty": "arrays.copies",
+    "empty": "arrays.creation",
     "enable_layers": "core.layers",
     "lookup": "arrays.names",
     "malloc_device": "objects.memory",
@@ -54,7 +54,7 @@ _WHERE = {
     "unpublish": "arrays.names",
     "wait_any": "arrays.waits",
     "watch": "arrays.names",
-    "zeros": "arrays.copies",
+    "zeros": "arrays.creation",
 }
 _MODULES = ("ipc", "ur")
 

@@ -4,8 +4,8 @@ from xpushare import ipc as ipc
 from xpushare import ur as ur
 from xpushare.arrays.attach import attach as attach
 from xpushare.arrays.copies import array as array
-from xpushare.arrays.copies import empty as empty
-from xpushare.arrays.copies import zeros as zeros
+from xpushare.arrays.creation import empty as empty
+from xpushare.arrays.creation import zeros as zeros
 from xpushare.arrays.names import Lost as Lost
 from xpushare.arrays.names import lookup as lookup
 from xpushare.arrays.names import publish as publish

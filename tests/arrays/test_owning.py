@@ -22,7 +22,7 @@ from xpushare.conformance.samples import samples
 from xpushare.core.device import info_of
 from xpushare.sharing import node, routes
 from xpushare.sharing.handle import fields_of
-from xpushare.sharing.owned import Owned
+from xpushare.sharing.table import Owned
 
 MANY = 300  # descriptors of one export: more than a packet of the socket carries
 

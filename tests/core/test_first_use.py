@@ -90,7 +90,7 @@ MODULES = (
     "xpushare.adapters.native_cpu",
     "xpushare.common.errors",
     "xpushare.core.memory",
-    "xpushare.core.ordering",
+    "xpushare.core.event",
     "xpushare.ipc.physical_memory",
     "xpushare.objects.array",
     "xpushare.objects.message",
@@ -210,3 +210,38 @@ while len(turns) < 500:
 
 def test_daemon_threads_end_quietly_with_the_process() -> None:
     assert run(DAEMON) == []
+
+
+# What a first use may load of the package, in modules, and what it must not load at all.
+MOST = {"import xpushare": 1, "empty": 47, "share": 49, "attach": 48}
+CALLS = {
+    "import xpushare": "xs",
+    "empty": "xs.empty(1 << 20, 'u1', device='native_cpu:0')",
+    "share": "xs.share(xs.empty(1 << 20, 'u1', device='native_cpu:0'))",
+    "attach": "xs.attach(handle)",
+}
+UNNEEDED = (
+    *("asyncio", "ctypes", "hashlib", "html", "inspect", "ipaddress", "logging", "ml_dtypes", "multiprocessing"),
+    *("pathlib", "random", "selectors", "socket", "tempfile", "typing_extensions", "urllib"),
+    *("xpushare.adapters.stream", "xpushare.channels", "xpushare.core.event", "xpushare.core.layers"),
+    *("xpushare.core.queue", "xpushare.keeper", "xpushare.objects.event", "xpushare.sharing.routes.socket"),
+    *("xpushare.timeline", "xpushare.ur"),
+)
+LOADED = """
+import numpy, sys
+handle, before = sys.argv[1], set(sys.modules)
+import xpushare as xs
+kept = {call}
+print(*set(sys.modules) - before)
+"""
+
+
+@pytest.mark.parametrize("call", MOST)
+def test_a_first_use_loads_few_modules(call: str, handle: str) -> None:
+    source = LOADED.format(call=CALLS[call])
+    done = subprocess.run(
+        [sys.executable, "-c", source, handle], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = done.stdout.split()
+    assert sum(name.partition(".")[0] == "xpushare" for name in loaded) <= MOST[call], sorted(loaded)
+    assert not set(UNNEEDED).intersection(loaded)

@@ -532,7 +532,7 @@ def test_exports_that_contradict_themselves(change: dict[str, Any]) -> None:
     from xpushare.core import memory
     from xpushare.core.device import info_of
     from xpushare.objects.lifecycle import use
-    from xpushare.sharing.owned import descriptors
+    from xpushare.sharing.table import descriptors
 
     with xs.malloc_device(8192) as mine, keeping.connected(start=True) as keeper:
         assert keeper is not None

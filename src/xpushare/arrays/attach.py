@@ -7,21 +7,25 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
+import xpushare.objects.array  # noqa: F401  # pyright: ignore[reportUnusedImport]  # native code makes its arrays
 from xpushare import adapters
-from xpushare.arrays.consumers import consumer_of, torch_stream
-from xpushare.arrays.containers import only_argument, pruned, unflatten
-from xpushare.arrays.copies import is_unordered
-from xpushare.arrays.following import follower, is_range
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import memory
 from xpushare.core.declare import public
 from xpushare.core.device import dlpack_of
-from xpushare.core.ordering import work_on
 from xpushare.objects.array_handle import ArrayHandle, expect_open
 from xpushare.objects.lifecycle import use
-from xpushare.objects.message import ONE_ARRAY, content_of, read_message
-from xpushare.objects.opened import Orders, Part, arrays_of, give_back, open_message
-from xpushare.objects.queue import Queue
+from xpushare.objects.message import (
+    ONE_ARRAY,
+    Part,
+    arrays_of,
+    content_of,
+    give_back,
+    is_range,
+    is_unordered,
+    open_message,
+    read_message,
+)
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of, newest
 
 if TYPE_CHECKING:
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
     from xpushare.objects.array import SharedArray
-    from xpushare.objects.message import Content
+    from xpushare.objects.message import Content, Orders
     from xpushare.objects.physical_memory import VirtualRange
 
     # Anything. Jedi takes the bound for the type, and picks the first overload, since it resolves no generic alias.
@@ -181,8 +185,15 @@ def attach(
         array([1, 2, 3])
         >>> handle.close()
     """
-    consumer = None if like is None else consumer_of(like)
-    chosen = None if only is None else only_argument(only)
+    consumer = chosen = None
+    if like is not None:
+        from xpushare.arrays.consumers import consumer_of
+
+        consumer = consumer_of(like)
+    if only is not None:
+        from xpushare.arrays.containers import only_argument
+
+        chosen = only_argument(only)
     if type(h) is bytes:
         found = read_message(h)
     else:
@@ -214,7 +225,11 @@ def attach_message(
     tree = content.tree
     kinds: Iterable[Any] = ()
     if tree is not ONE_ARRAY:
+        from xpushare.arrays.containers import unflatten
+
         if is_range(tree):
+            from xpushare.arrays.following import follower
+
             if consumer is not None or only is not None:
                 raise InvalidArgumentError("this is the handle of a range that grows: like= and only= are for arrays")
             return follower(message, tree, device)
@@ -239,7 +254,11 @@ def attach_message(
         if found is None:
             made = arrays_of(message, opened, content, orders, part)
             found = made if consumer is None else _consumed(made, consumer)
-        return found[0] if tree is ONE_ARRAY else unflatten(tree, found, kinds)
+        if tree is ONE_ARRAY:
+            return found[0]
+        from xpushare.arrays.containers import unflatten
+
+        return unflatten(tree, found, kinds)
     except BaseException:
         give_back(message, opened, part)
         for array in made:
@@ -256,6 +275,8 @@ def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
     """Return the part of the tree that `only` selects, and the arrays and memory that this part needs."""
     if tree is ONE_ARRAY:
         raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
+    from xpushare.arrays.containers import pruned
+
     pruned_tree, wanted = pruned(tree, only)
     numbers = {each[0] for at, each in enumerate(message._elements) if at in wanted}
     if not numbers or fields_of(message._memory[0]).flags & (COUNTED | PICKLED):
@@ -299,6 +320,9 @@ def _wait(places: list[tuple[int, int]], opened: list[Range], orders: Orders) ->
     blocks. `places` are the DLPack devices of the ranges in `opened`. Return False if torch does not support one of
     these devices.
     """
+    from xpushare.arrays.consumers import torch_stream
+    from xpushare.core.ordering import work_on
+
     devices = {on: each.device for on, each in zip(places, opened, strict=True)}
     streams: dict[int, Work | None] = {}  # by the id of the device; None: the host reads
     for on, device in devices.items():
@@ -323,6 +347,9 @@ def _work_of(stream: Any, message: ArrayHandle, device: DeviceLike | None) -> Wo
     """Return the stream that the caller passed to `attach`. Raises `InvalidArgumentError` unless the stream belongs to
     one of the devices on which the memory will be opened.
     """
+    from xpushare.core.ordering import work_on
+    from xpushare.objects.queue import Queue
+
     if isinstance(stream, Queue):
         return use(stream)
     refusal: InvalidArgumentError | None = None

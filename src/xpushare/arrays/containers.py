@@ -19,7 +19,7 @@ from xpushare._native import CONSTANTS
 from xpushare.arrays.description import why_no_array
 from xpushare.common.elements import expect_numpy, shown
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
-from xpushare.objects.dtypes import build_dtype, describe_dtype
+from xpushare.objects.message import build_dtype, describe_dtype
 
 __all__ = ["Only", "flatten", "only_argument", "pruned", "too_large", "unflatten", "warn_of_numbers", "with_path"]
 

@@ -1,32 +1,26 @@
-"""Creation of arrays in shared memory (`empty`, `zeros`, `array`), and copies into shared memory."""
+"""`array`, which copies into shared memory, and the copies that other modules make."""
 
 from __future__ import annotations
 
-import errno
 import math
-import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xpushare import adapters
-from xpushare._native import Span, fill
+from xpushare._native import Span
 from xpushare.arrays import description, meaning
+from xpushare.arrays.creation import new_array
 from xpushare.common.elements import (
     as_dtype,
-    as_shape,
-    c_strides,
     check_dtype,
     distinct,
-    dtype_words,
     expect_numpy,
     extent,
 )
-from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
-from xpushare.common.texts import readable
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.core import memory
 from xpushare.core import queue as queues
 from xpushare.core.declare import public
 from xpushare.core.device import Device
-from xpushare.core.labels import label_argument, labels
 from xpushare.core.ordering import work_on
 from xpushare.objects.array import (
     Memory,
@@ -40,6 +34,7 @@ from xpushare.objects.array import (
 )
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.lifecycle import use
+from xpushare.objects.message import is_unordered
 from xpushare.objects.queue import Queue
 
 if TYPE_CHECKING:
@@ -54,8 +49,6 @@ __all__ = [
     "array",
     "converted",
     "copy_elements",
-    "empty",
-    "UNORDERED",
     "Source",
     "Spanned",
     "copy_kind",
@@ -63,48 +56,16 @@ __all__ = [
     "copy_out",
     "host_view",
     "is_gapless",
-    "is_unordered",
     "kept_strides",
     "lies_on_host",
     "native_stream",
-    "new_array",
     "own_array",
     "spanned",
     "values_of",
     "whole",
-    "zeros",
 ]
 
-UNORDERED: Final = -1
 _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
-
-
-def is_unordered(stream: object) -> bool:
-    """Return whether `stream` is the int -1, which means that nothing waits for the producer. Objects of other types
-    are not compared with -1, since another library's stream may not support comparison.
-    """
-    return isinstance(stream, int) and stream == UNORDERED
-
-
-def new_array(
-    shape: tuple[int, ...],
-    dtype: Any,
-    device: Device,
-    kind: UsmKind = "device",
-    *,
-    isolated: bool = False,
-    small: bool = False,
-) -> SharedArray:
-    nbytes = math.prod(shape) * dtype.itemsize
-    try:
-        found = memory.allocate(kind, max(nbytes, 1), device, None, isolated, small)
-    except OutOfMemoryError as error:
-        what = f"{readable(nbytes)} (shape {shape}, {dtype_words(dtype)}) on {device}"
-        why = os.strerror(errno.ENOMEM) if error.native == errno.ENOMEM and device.backend == adapters.HOST else error
-        raise OutOfMemoryError(f"cannot allocate {what}: {why}", result=error.result, native=error.native) from error
-    if not nbytes:
-        found = found.replace(nbytes=0)
-    return array_of(found, shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
 def lies_on_host(array: Any, found: description.Described | None) -> bool:
@@ -295,98 +256,6 @@ def native_stream(stream: Any, found: description.Described | None, array: Any, 
     return None
 
 
-# --- new arrays
-
-
-def empty(
-    shape: int | tuple[int, ...],
-    dtype: DTypeLike = float,
-    *,
-    device: DeviceLike = "native_cpu:0",
-    isolated: bool = False,
-    label: str | None = None,
-) -> SharedArray:
-    """Make an array in memory that other processes can attach once it is shared.
-
-    The values of the elements are unspecified, since earlier arrays of this process may have used the memory. `zeros`
-    sets the elements to 0. The array owns the memory, and views and exports keep the memory alive.
-
-    Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that opens one such array
-    can also read and write its neighbours. `handle.handle.exposed_nbytes` reports how many bytes it can access. Use
-    `isolated=True` to prevent that.
-
-    Args:
-        shape: Number of elements per dimension.
-        dtype: A NumPy dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names.
-        device: Where the array lies. The default is the host, even if there is a GPU.
-        isolated: Gives the array an allocation of its own that never serves another array.
-        label: The array's name in `ls` and `shares`, at most 56 bytes. An array with a label is isolated, too.
-
-    Returns:
-        A C-ordered array.
-
-    Raises:
-        InvalidArgumentError: The shape or dtype is invalid, or the elements are Python objects.
-        OutOfMemoryError: The device or the host does not have enough memory.
-        DeviceError: The driver failed.
-
-    Examples:
-        >>> a = xs.empty((2, 3), "float32")
-        >>> np.asarray(a)[:] = 1
-        >>> a
-        <SharedArray (2, 3) float32 on native_cpu:0>
-    """
-    found = as_dtype(dtype)
-    check_dtype(found)
-    text = label_argument(label)
-    made = new_array(as_shape(shape), found, Device(device), isolated=isolated, small=not isolated and text is None)
-    if text is not None:
-        labels[covered_by(made)[0].allocation] = text
-    return made
-
-
-def zeros(
-    shape: int | tuple[int, ...],
-    dtype: DTypeLike = float,
-    *,
-    device: DeviceLike = "native_cpu:0",
-    isolated: bool = False,
-    label: str | None = None,
-) -> SharedArray:
-    """Make an array of zeros in memory that other processes can attach once it is shared.
-
-    Args:
-        shape: Number of elements per dimension.
-        dtype: A NumPy dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names.
-        device: Where the array lies. The default is the host, even if there is a GPU.
-        isolated: Gives the array an allocation of its own that never serves another array.
-        label: The array's name in `ls` and `shares`, at most 56 bytes. An array with a label is isolated, too.
-
-    Returns:
-        A C-ordered array, complete when the call returns.
-
-    Raises:
-        InvalidArgumentError: The shape or dtype is invalid, or the elements are Python objects.
-        OutOfMemoryError: The device or the host does not have enough memory.
-        DeviceError: The driver failed.
-
-    Examples:
-        >>> np.asarray(xs.zeros(3, int)).tolist()
-        [0, 0, 0]
-    """
-    made = empty(shape, dtype, device=device, isolated=isolated, label=label)
-    covered, _ = covered_by(made)
-    if not made.nbytes or memory.is_zero(covered):
-        return made
-    if covered.allocation.host_accessible:
-        fill(covered.address, b"\0", made.nbytes)
-    else:
-        work = queues.create(made.device, None)
-        work.driver.fill(covered.address, b"\0", made.nbytes, covered)
-        queues.synchronize(work, None)
-    return made
-
-
 def array(x: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> SharedArray:
     """Copy an array into memory that other processes can attach once it is shared.
 
@@ -527,4 +396,4 @@ def _store(values: Any, target: SharedArray) -> None:
         queues.synchronize(work, None)
 
 
-public(__name__, "empty", "zeros", "array")
+public(__name__, "array")

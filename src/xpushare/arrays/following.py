@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from xpushare._native import End
 from xpushare.common.elements import as_dtype
@@ -11,6 +11,7 @@ from xpushare.core import event, growth, memory, physical
 from xpushare.core.device import Device, device_for_handle
 from xpushare.core.opening import give_open
 from xpushare.objects.array import array_over
+from xpushare.objects.message import RANGE
 from xpushare.objects.physical_memory import growth_of, range_over
 from xpushare.sharing.handle import Handle
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from xpushare.objects.array_handle import ArrayHandle
     from xpushare.objects.physical_memory import VirtualRange
 
-__all__ = ["described", "follower", "is_range"]
-
-_TAG: Final = "r"
+__all__ = ["described", "follower"]
 
 
 def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
@@ -36,12 +35,7 @@ def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
     directory = array_over(growing.directory.replace(lease=growing), (growth.DIRECTORY_NBYTES,), as_dtype("uint8"))
     device = reserved.device
     names = device.backend, device.uuid
-    return directory, [_TAG, reserved.nbytes, *names, bool(read_only), str(growing.told_by())]
-
-
-def is_range(tree: Any) -> bool:
-    """Return whether a message describes a growable range."""
-    return type(tree) is list and len(tree) == 6 and tree[0] == _TAG
+    return directory, [RANGE, reserved.nbytes, *names, bool(read_only), str(growing.told_by())]
 
 
 def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> VirtualRange:

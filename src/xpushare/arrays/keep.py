@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from xpushare.adapters.base import Export, Hardware
 from xpushare.arrays.attach import attach
-from xpushare.arrays.passing import OWN
+from xpushare.arrays.place import OWN
 from xpushare.arrays.share import Placed, placed_for_others
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.common.fds import OwnedFd, close_all
@@ -24,7 +24,7 @@ from xpushare.objects.physical_memory import PhysicalMemory
 from xpushare.sharing import keeping, naming, node
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.keeping import Fact
-from xpushare.sharing.owned import descriptors, expect_lasting
+from xpushare.sharing.table import descriptors, expect_lasting
 
 __all__ = ["handed_over", "keep_by_name"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, 
 from xpushare import _native
 from xpushare.arrays.changes import Awaitable, Changes, Patience
 from xpushare.arrays.keep import keep_by_name
-from xpushare.arrays.passing import passed_on
+from xpushare.arrays.place import passed_on
 from xpushare.arrays.share import shared
 from xpushare.common import system, texts
 from xpushare.common.errors import (

@@ -6,11 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
-from xpushare.arrays.containers import flatten, too_large, warn_of_numbers, with_path
-from xpushare.arrays.copies import empty
-from xpushare.arrays.following import described
-from xpushare.arrays.passing import OWN
-from xpushare.arrays.place import KINDS, Placing
+from xpushare.arrays.creation import empty
+from xpushare.arrays.place import KINDS, OWN, Placing
 from xpushare.common.elements import shown
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.common.loading import logger
@@ -18,15 +15,14 @@ from xpushare.common.numbers import integer, seconds
 from xpushare.core import memory
 from xpushare.core.declare import made as tell_made
 from xpushare.core.declare import public, watchers
-from xpushare.core.labels import label_argument
-from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
 from xpushare.objects.array import SharedArray
 from xpushare.objects.array_handle import ArrayHandle
+from xpushare.objects.lifecycle import DeviceObject
 from xpushare.objects.message import ONE_ARRAY, text_of
-from xpushare.objects.physical_memory import VirtualRange, is_growable
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import fields_of
+from xpushare.sharing.table import label_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
     from xpushare.core.queue import Work
     from xpushare.core.resources import Allocation
+    from xpushare.objects.physical_memory import VirtualRange
     from xpushare.sharing.handle import Handle
 
     K = TypeVar("K", bound=str | int)
@@ -189,11 +186,15 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
     if type(array) is SharedArray:
         pass  # most are; asking for the others takes longer
     elif isinstance(array, _CONTAINERS):
+        from xpushare.arrays.containers import flatten, warn_of_numbers
+
         found, tree = flatten(array)
         if not found:  # exports an empty array, which is not in the tree
             warn_of_numbers(array)
             found = [empty(0, "uint8")]
-    elif type(array) is VirtualRange and is_growable(array):
+    elif _is_growable(array):
+        from xpushare.arrays.following import described
+
         directory, tree = described(array, read_only)
         found, read_only = [directory], True
     placing = Placing(found, read_only, KINDS)
@@ -205,9 +206,20 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
         placing.place()
     except XpuShareError as error:
         if tree is not ONE_ARRAY:
+            from xpushare.arrays.containers import with_path
+
             with_path(error, tree, placing.at)
         raise
     return placing
+
+
+def _is_growable(array: Any) -> bool:
+    """Return whether it is a `VirtualRange` that grows."""
+    if not isinstance(array, DeviceObject):
+        return False
+    from xpushare.objects.physical_memory import VirtualRange, is_growable
+
+    return type(array) is VirtualRange and is_growable(array)
 
 
 @final
@@ -229,9 +241,11 @@ def placed_for_others(array: Any, copy: bool) -> Placed:
     """Find the memory of an array, or of all arrays of a tree, for another process to export. With `copy`, arrays that
     cannot be shared in place are copied. Waits until the content is complete.
     """
-    if isinstance(array, VirtualRange) and is_growable(array):
+    if _is_growable(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing = _placed(array, False, copy, None, lasting=True)
+    from xpushare.core.ordering import finish
+
     for work in placing.works():
         finish(work, work.device)
     return Placed(placing, placing.ranges(()))
@@ -245,6 +259,8 @@ def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle
     marks: Sequence[Mark] = ()
     special = placing.special
     if special and (placing.streams or placing.named):
+        from xpushare.core.ordering import mark
+
         works = placing.works()
         marks = [mark(work, work.device) for work in works]
     ranges = placing.ranges(works) if works else placing.groups()
@@ -292,6 +308,8 @@ def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark
     text = text_of(placing.dtypes, placing.tree)
     made: ArrayHandle | None = placing.seal(identity.seal or identity.sealing(), handles, events, text)
     if made is None:
+        from xpushare.arrays.containers import too_large
+
         raise too_large()
     return made
 
@@ -303,6 +321,9 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
     Whole allocations are exported, so that a receiver of several messages can pass on the memory of one message by the
     handle of another. `known` are allocations that contain some of the arrays.
     """
+    from xpushare.arrays.containers import flatten
+    from xpushare.core.ordering import mark
+
     placing = Placing(found, False, KINDS)
     placing.tree = flatten(found)[1]
     placing.special = True

@@ -41,7 +41,6 @@ from xpushare.common.fds import OwnedFd
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.common.threads import holds
 from xpushare.core import memory
-from xpushare.core.labels import LABEL_MOST, label_argument
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit
 from xpushare.objects.array import memory_over
@@ -50,6 +49,7 @@ from xpushare.sharing.handle import Handle
 from xpushare.sharing.idle import on_trim
 from xpushare.sharing.layout import CREW_FILE, expect_version
 from xpushare.sharing.locked_files import inode_at, inode_of, open_file, temporary_in
+from xpushare.sharing.table import LABEL_MOST, label_argument
 
 __all__ = [
     "ATOMIC",

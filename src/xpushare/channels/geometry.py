@@ -18,7 +18,7 @@ from xpushare.common.foreign import printable
 from xpushare.common.numbers import integer
 from xpushare.common.texts import readable
 from xpushare.core.device import Device
-from xpushare.objects.dtypes import build_dtype, describe_dtype
+from xpushare.objects.message import build_dtype, describe_dtype
 from xpushare.sharing import layout
 
 __all__ = [

@@ -30,12 +30,11 @@ from xpushare.common.errors import (
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
-from xpushare.core.labels import label_argument, labels
 from xpushare.core.opening import OPEN_ERRORS, event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, HandleLike, fields_of
-from xpushare.sharing.table import Exported
+from xpushare.sharing.table import Exported, label_argument, labels
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import Told, readable
 from xpushare.timeline.waiting import reached as _reached

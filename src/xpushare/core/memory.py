@@ -32,9 +32,8 @@ from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
 from xpushare.sharing.idle import Cache, on_trim
-from xpushare.sharing.owned import Owned
 from xpushare.sharing.peers import Opener, OpenNative
-from xpushare.sharing.table import Exported, Table
+from xpushare.sharing.table import Exported, Owned, Table
 
 __all__ = [
     "HostBytes",

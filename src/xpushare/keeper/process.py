@@ -35,8 +35,7 @@ from xpushare.keeper.store import Store
 from xpushare.sharing import identity, keeping, layout, naming
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.keeping import Earlier, Fact
-from xpushare.sharing.owned import Owned, expect_lasting
-from xpushare.sharing.table import Table
+from xpushare.sharing.table import Owned, Table, expect_lasting
 
 __all__ = ["Keeper", "serve"]
 

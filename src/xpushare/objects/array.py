@@ -35,8 +35,7 @@ from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.objects.array_handle import ArrayHandle, is_tree
 from xpushare.objects.lifecycle import Exportable, Holder, advise, unpickles, use, why_unusable
-from xpushare.objects.message import ONE_ARRAY, content_of, text_of
-from xpushare.objects.opened import arrays_of, give_back, open_message
+from xpushare.objects.message import ONE_ARRAY, arrays_of, content_of, give_back, open_message, text_of
 from xpushare.sharing import identity
 from xpushare.sharing.handle import fields_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import glob
+import operator
 import os
 import platform
 import time
@@ -26,7 +26,6 @@ from xpushare.adapters.base import (
     UsmKind,
 )
 from xpushare.adapters.host.memory import Calls, HostDmaBuf, HostMemory, HostPhysical, HostRange
-from xpushare.adapters.host.queue import HostQueue
 from xpushare.common import system
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, from_os_error
@@ -70,7 +69,8 @@ class NativeCpu(Adapter):
             boot_id()
         except FeatureNotSupportedError:
             return []
-        identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/native_cpu/{boot_id().hex()}")
+        # The boot's id is a random uuid itself. `uuid5` would load `hashlib`, which is slow to import.
+        identity = uuid.UUID(bytes=bytes(map(operator.xor, boot_id(), b"xpushare\0\0host\0\0")))
         return [
             DeviceInfo(self.backend, 0, f"Host CPU ({platform.machine()})", str(identity), "cpu", platform.release())
         ]
@@ -136,6 +136,8 @@ class NativeCpu(Adapter):
         return True
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
+        from xpushare.adapters.host.queue import HostQueue
+
         return HostQueue()
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
@@ -193,6 +195,8 @@ def _sysfs(name: str) -> int:
     """Return a number from a sysfs file of the first processor. If several files match the pattern (one for each
     cache), the last one is used. Return 0 if no file matches.
     """
+    import glob  # slow to import
+
     found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
     if not found:
         return 0
