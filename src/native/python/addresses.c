@@ -31,13 +31,6 @@ static void release_places(PyObject *object)
 
 XP_LIFE(addresses, .visit = visit_places, .end = release_places)
 
-static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs)))
-        return xp_refuse(PyExc_TypeError, "AddressMap() takes no arguments");
-    return PyType_GenericAlloc(type, 0);
-}
-
 /* Return how many begin at that address, or before it. */
 static size_t up_to(const xp_addresses *self, uint64_t address)
 {
@@ -218,12 +211,9 @@ static PyObject *addresses_all(PyObject *object, PyObject *Py_UNUSED(none))
     return found;
 }
 
-static PyObject *addresses_sizeof(PyObject *object, PyObject *Py_UNUSED(none))
-{
-    return PyLong_FromSize_t(sizeof(xp_addresses) + ((const xp_addresses *)object)->room * sizeof(place));
-}
+XP_METHOD(addresses_sizeof, PyLong_FromSize_t(sizeof(xp_addresses) + ((const xp_addresses *)self)->room * sizeof(place)))
 
-XP_TYPE(spec, "AddressMap", xp_addresses, XP_WITH_GC, {Py_tp_new, new}, XP_LIFE_SLOTS(addresses),
+XP_TYPE(spec, "AddressMap", xp_addresses, XP_WITH_GC, XP_LIFE_SLOTS(addresses),
         XP_METHODS({"add", addresses_add, METH_O, NULL},
                    {"find", addresses_find, METH_O, NULL},
                    {"all", addresses_all, METH_NOARGS, NULL},

@@ -21,11 +21,7 @@ static PyObject *object_hold(PyObject *self, PyObject *const *args, Py_ssize_t n
     Py_RETURN_NONE;
 }
 
-static PyObject *object_give_up(PyObject *self, PyObject *Py_UNUSED(none))
-{
-    xp_object_clear(&object_life, self);
-    Py_RETURN_NONE;
-}
+XP_METHOD(object_give_up, XP_NONE_BY(xp_object_clear(&object_life, self)))
 
 XP_TYPE(object_spec, "ObjectBase", xp_object_state, XP_WITH_GC | Py_TPFLAGS_BASETYPE, XP_LIFE_SLOTS(object),
         XP_FIELDS(XP_WEAKREFS(xp_object_state)),
@@ -51,10 +47,7 @@ static int state_getbuffer(PyObject *self, Py_buffer *view, int flags)
  * keep this object. */
 static void state_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *Py_UNUSED(view)) {}
 
-static PyObject *state_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
-{
-    return xp_refuse(PyExc_NotImplementedError, "_span() is for sub-classes to define");
-}
+XP_METHOD(state_span, xp_refuse(PyExc_NotImplementedError, "_span() is for sub-classes to define"))
 
 XP_TYPE(state_spec, "BufferBase", xp_buffer_state, XP_WITH_GC | Py_TPFLAGS_BASETYPE, XP_LIFE_SLOTS(state),
         {Py_bf_getbuffer, state_getbuffer}, {Py_bf_releasebuffer, state_releasebuffer},

@@ -270,38 +270,14 @@ static void dltensor_end(PyObject *self)
 
 XP_LIFE_PLAIN(dltensor, .end = dltensor_end)
 
-static PyObject *dltensor_address(PyObject *self, void *Py_UNUSED(c))
-{
-    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
-    return PyLong_FromUnsignedLongLong((uintptr_t)t->data + t->byte_offset);
-}
+static const dl_tensor *tensor(PyObject *self) { return ((xp_dltensor *)self)->tensor; }
 
-static PyObject *dltensor_device(PyObject *self, void *Py_UNUSED(c))
-{
-    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
-    return Py_BuildValue("(ii)", t->device.type, t->device.id);
-}
-
-static PyObject *dltensor_dtype(PyObject *self, void *Py_UNUSED(c))
-{
-    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
-    return Py_BuildValue("(iii)", t->dtype.code, t->dtype.bits, t->dtype.lanes);
-}
-
-static PyObject *dltensor_shape(PyObject *self, void *Py_UNUSED(c))
-{
-    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
-    return xp_dims_tuple(t->shape, t->ndim);
-}
-
-static PyObject *dltensor_strides(PyObject *self, void *Py_UNUSED(c))
-{
-    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
-    if (t->strides == NULL)
-        Py_RETURN_NONE;
-    return xp_dims_tuple(t->strides, t->ndim);
-}
-
+XP_GETTER(dltensor_address, PyLong_FromUnsignedLongLong((uintptr_t)tensor(self)->data + tensor(self)->byte_offset))
+XP_GETTER(dltensor_device, Py_BuildValue("(ii)", tensor(self)->device.type, tensor(self)->device.id))
+XP_GETTER(dltensor_dtype, Py_BuildValue("(iii)", tensor(self)->dtype.code, tensor(self)->dtype.bits, tensor(self)->dtype.lanes))
+XP_GETTER(dltensor_shape, xp_dims_tuple(tensor(self)->shape, tensor(self)->ndim))
+XP_GETTER(dltensor_strides,
+          tensor(self)->strides ? xp_dims_tuple(tensor(self)->strides, tensor(self)->ndim) : Py_NewRef(Py_None))
 static PyObject *dltensor_read_only(PyObject *self, void *Py_UNUSED(c))
 {
     const dl_versioned *v = ((xp_dltensor *)self)->versioned;

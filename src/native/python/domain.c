@@ -90,11 +90,7 @@ xp_domain *xp_domain_of(PyObject *object)
     return xp_refuse(PyExc_TypeError, "a Domain is wanted");
 }
 
-static PyObject *domain_leave(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    XP_UNLOCKED_DO(xp_leave(domain(self)));
-    Py_RETURN_NONE;
-}
+XP_METHOD(domain_leave, XP_NONE_BY(XP_UNLOCKED_DO(xp_leave(domain(self)))))
 
 static PyObject *domain_members(PyObject *self, PyObject *Py_UNUSED(a))
 {
@@ -107,10 +103,7 @@ static PyObject *domain_members(PyObject *self, PyObject *Py_UNUSED(a))
         there = XP_UNLOCKED(xp_look(d, m, &pid, &since, &alive));
         if (!there)
             continue;
-        PyObject *item = Py_BuildValue("(IiKN)", m, pid, (unsigned long long)since, PyBool_FromLong(alive));
-        if (item == NULL || PyList_Append(list, item) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(item);
+        xp_append(&list, Py_BuildValue("(IiKN)", m, pid, (unsigned long long)since, PyBool_FromLong(alive)));
     }
     return list;
 }
@@ -135,16 +128,8 @@ static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
     return xp_refuse(PyExc_ValueError, "no such entry");
 }
 
-static PyObject *domain_leave_if_idle(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    return PyBool_FromLong(XP_UNLOCKED(xp_leave_if_idle(domain(self))));
-}
-
-static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_domain *d = domain(self);
-    return PyBool_FromLong(XP_UNLOCKED(xp_domain_wrong(d) == NULL && xp_stands(d)));
-}
+XP_METHOD(domain_leave_if_idle, PyBool_FromLong(XP_UNLOCKED(xp_leave_if_idle(domain(self)))))
+XP_METHOD(domain_stands, PyBool_FromLong(XP_UNLOCKED(xp_domain_wrong(domain(self)) == NULL && xp_stands(domain(self)))))
 
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
 
@@ -224,17 +209,8 @@ static void end_lease(xp_lease *self)
         (self->use ? xp_unuse : xp_drop)(d, self->entry);
 }
 
-static PyObject *lease_end(PyObject *object, PyObject *Py_UNUSED(none))
-{
-    end_lease((xp_lease *)object);
-    Py_RETURN_NONE;
-}
-
-static PyObject *lease_spend(PyObject *object, PyObject *Py_UNUSED(none))
-{
-    ((xp_lease *)object)->took = false;
-    Py_RETURN_NONE;
-}
+XP_METHOD(lease_end, XP_NONE_BY(end_lease((xp_lease *)self)))
+XP_METHOD(lease_spend, XP_NONE_BY(((xp_lease *)self)->took = false))
 
 bool xp_lease_takes_open(PyObject *lease)
 {
@@ -266,36 +242,28 @@ static PyObject *domain_holders(PyObject *self, PyObject *arg)
     if (d == NULL)
         return NULL;
     n = XP_UNLOCKED(xp_holders(d, entry, found));
-    PyObject *list = PyList_New(n);
-    for (uint32_t i = 0; list && i < n; i++) {
-        PyObject *v = PyLong_FromUnsignedLong(found[i]);
-        if (v == NULL || PyList_SetItem(list, i, v) < 0)
-            Py_CLEAR(list);
-    }
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list && i < n; i++)
+        xp_append(&list, PyLong_FromUnsignedLong(found[i]));
     return list;
 }
 
-static PyObject *domain_reached(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    bool reached = d && xp_may_reach(d, entry);
-    if (d == NULL)
-        return NULL;
-    if (reached)
-        reached = XP_UNLOCKED(xp_reached(d, entry));
-    return PyBool_FromLong(reached);
-}
-
-static PyObject *domain_mark(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    xp_mark(d, entry);
-    Py_RETURN_NONE;
-}
+/* Methods that take the number of an entry */
+#define OF_ENTRY(name, result)                                                                                         \
+    static PyObject *domain_##name(PyObject *self, PyObject *arg)                                                      \
+    {                                                                                                                  \
+        uint32_t entry;                                                                                                \
+        xp_domain *d = entry_arg(self, arg, &entry);                                                                   \
+        return d ? result : NULL;                                                                                      \
+    }
+OF_ENTRY(reached, PyBool_FromLong(xp_may_reach(d, entry) && XP_UNLOCKED(xp_reached(d, entry))))
+OF_ENTRY(mark, XP_NONE_BY(xp_mark(d, entry)))
+OF_ENTRY(take_open, PyBool_FromLong(xp_take_open(d, entry)))
+OF_ENTRY(give_open, XP_NONE_BY(xp_give_open(d, entry)))
+OF_ENTRY(opens_left, PyLong_FromLong(xp_opens_left(d, entry)))
+OF_ENTRY(renewed, PyLong_FromUnsignedLongLong(xp_renewed(d, entry)))
+OF_ENTRY(own, XP_NONE_BY(xp_own(d, entry)))
+OF_ENTRY(owned, PyBool_FromLong(xp_owned(d, entry)))
 
 static PyObject *domain_set_opens(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -309,25 +277,6 @@ static PyObject *domain_set_opens(PyObject *self, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-static PyObject *domain_take_open(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    return PyBool_FromLong(xp_take_open(d, entry));
-}
-
-static PyObject *domain_give_open(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    xp_give_open(d, entry);
-    Py_RETURN_NONE;
-}
-
 static PyObject *domain_renew(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     uint32_t entry;
@@ -338,41 +287,6 @@ static PyObject *domain_renew(PyObject *self, PyObject *const *args, Py_ssize_t 
         return NULL;
     xp_renew(d, entry, until);
     Py_RETURN_NONE;
-}
-
-static PyObject *domain_renewed(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    return PyLong_FromUnsignedLongLong(xp_renewed(d, entry));
-}
-
-static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    return PyLong_FromLong(xp_opens_left(d, entry));
-}
-
-static PyObject *domain_own(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    xp_own(d, entry);
-    Py_RETURN_NONE;
-}
-
-static PyObject *domain_owned(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    return d ? PyBool_FromLong(xp_owned(d, entry)) : NULL;
 }
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
@@ -406,22 +320,10 @@ static PyObject *domain_release_slot(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static PyObject *domain_fd(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromLong(XP_RELAXED(&domain(self)->fd));
-}
-
-static PyObject *domain_bell(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromLong(domain(self)->bell); }
-
-static PyObject *domain_member(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLong(domain(self)->member);
-}
-
-static PyObject *domain_address(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)domain(self)->base);
-}
+XP_GETTER(domain_fd, PyLong_FromLong(XP_RELAXED(&domain(self)->fd)))
+XP_GETTER(domain_bell, PyLong_FromLong(domain(self)->bell))
+XP_GETTER(domain_member, PyLong_FromUnsignedLong(domain(self)->member))
+XP_GETTER(domain_address, PyLong_FromUnsignedLongLong((uintptr_t)domain(self)->base))
 
 XP_TYPE(domain_spec, "Domain", xp_domain_object, Py_TPFLAGS_DEFAULT, {Py_tp_new, domain_new},
         {Py_tp_dealloc, domain_dealloc},

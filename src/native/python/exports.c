@@ -96,10 +96,8 @@ static xp_offer *as_offer(PyObject *const *args)
     if (function < XP_LEAST_ADDRESS || count == 0 || count > INT32_MAX)
         return xp_refuse(PyExc_ValueError, "no such function, or no objects");
     xp_offer *offer = malloc(sizeof *offer + (size_t)count * sizeof *offer->objects);
-    if (offer == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
+    if (offer == NULL)
+        return (void *)PyErr_NoMemory();
     *offer = (xp_offer){NULL, 0, (uint32_t)count, 0, (xp_make_fd)(uintptr_t)function, a, b};
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *item = PySequence_GetItem(args[1], i);
@@ -291,10 +289,7 @@ static PyObject *table_export_of_range(PyObject *object, PyObject *const *args, 
     return exported;
 }
 
-static PyObject *table_new_object(PyObject *object, PyObject *Py_UNUSED(a))
-{
-    return PyLong_FromUnsignedLongLong(xp_exports_new_object(exports_in(object)));
-}
+XP_METHOD(table_new_object, PyLong_FromUnsignedLongLong(xp_exports_new_object(exports_in(self))))
 
 /* `fresh`: an empty dict, to forget the names that nobody has asked for since. Runs no Python. */
 static uint64_t number_named(table_object *self, PyObject *name, PyObject **fresh)
@@ -560,15 +555,9 @@ static PyObject *table_list_exports(PyObject *object, PyObject *Py_UNUSED(a))
     return list;
 }
 
-static PyObject *table_used(PyObject *object, void *Py_UNUSED(a))
-{
-    return PyLong_FromUnsignedLong(XP_RELAXED(&exports_in(object)->used));
-}
+XP_GETTER(table_used, PyLong_FromUnsignedLong(XP_RELAXED(&exports_in(self)->used)))
 
-static PyObject *table_live(PyObject *object, void *Py_UNUSED(a))
-{
-    return PyLong_FromUnsignedLong(XP_RELAXED(&exports_in(object)->live));
-}
+XP_GETTER(table_live, PyLong_FromUnsignedLong(XP_RELAXED(&exports_in(self)->live)))
 
 XP_TYPE(table_spec, "OwnTable", table_object, XP_WITH_GC, {Py_tp_new, table_new}, XP_LIFE_SLOTS(table),
         XP_METHODS({"prepare", XP_FAST(table_prepare), METH_FASTCALL, NULL},

@@ -24,11 +24,7 @@ static PyObject *exposure_free(PyObject *self, PyObject *Py_UNUSED(a))
     return PyBool_FromLong(state == XP_EXPOSED_NOT);
 }
 
-static PyObject *exposure_spoil(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_exposure_spoil(exposure_in(self));
-    Py_RETURN_NONE;
-}
+XP_METHOD(exposure_spoil, XP_NONE_BY(xp_exposure_spoil(exposure_in(self))))
 
 XP_TYPE(spec, "Exposure", xp_exposure_object, XP_WITH_GC | Py_TPFLAGS_BASETYPE, {Py_tp_new, exposure_new},
         XP_LIFE_SLOTS(exposure),

@@ -117,12 +117,7 @@ static PyObject *fd_received(PyObject *cls, PyObject *args)
         for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
             int number;
             memcpy(&number, CMSG_DATA(c) + at, sizeof number);
-            PyObject *fd = list ? xp_own_fd((PyTypeObject *)cls, number, "fcntl(F_DUPFD_CLOEXEC)") : NULL;
-            if (list == NULL)
-                xp_close_received(number);
-            else if (fd == NULL || PyList_Append(list, fd) < 0)
-                Py_CLEAR(list);
-            Py_XDECREF(fd);
+            xp_append(&list, xp_own_fd((PyTypeObject *)cls, number, "fcntl(F_DUPFD_CLOEXEC)"));
         }
     }
     return list ? Py_BuildValue("(y#N)", packet, (Py_ssize_t)n, list) : NULL;
@@ -136,19 +131,11 @@ static PyObject *fd_take(PyObject *self, PyObject *Py_UNUSED(a))
     return number;
 }
 
-static PyObject *fd_close(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    let_go(self);
-    Py_RETURN_NONE;
-}
+XP_METHOD(fd_close, XP_NONE_BY(let_go(self)))
 
 /* In C, so that no interrupt comes between the end of a block and the close. */
-static PyObject *fd_enter(PyObject *self, PyObject *Py_UNUSED(a)) { return Py_NewRef(self); }
-static PyObject *fd_exit(PyObject *self, PyObject *Py_UNUSED(error))
-{
-    let_go(self);
-    Py_RETURN_NONE;
-}
+XP_METHOD(fd_enter, Py_NewRef(self))
+XP_METHOD(fd_exit, XP_NONE_BY(let_go(self)))
 
 static PyObject *fd_repr(PyObject *self) { return PyUnicode_FromFormat("<OwnedFd %d>", ((xp_owned_fd *)self)->number); }
 

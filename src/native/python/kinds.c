@@ -174,11 +174,7 @@ static void end(PyObject *object)
 
 XP_LIFE(kinds, .end = end, .visit = visit_all, .drop = drop_all)
 
-static PyObject *forget(PyObject *object, PyObject *Py_UNUSED(none))
-{
-    drop_all(object);
-    Py_RETURN_NONE;
-}
+XP_METHOD(forget, XP_NONE_BY(drop_all(self)))
 
 XP_TYPE(spec, "Kinds", xp_kinds, XP_WITH_GC, {Py_tp_new, new}, XP_LIFE_SLOTS(kinds),
         XP_METHODS({"clear", forget, METH_NOARGS, NULL}))

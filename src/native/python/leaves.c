@@ -148,10 +148,8 @@ static bool grow(void *items, uint32_t count, uint32_t *room, size_t nbytes)
         return true;
     uint32_t wanted = 2 * *room + 2;
     void *grown = PyMem_Realloc(*(void **)items, wanted * nbytes);
-    if (grown == NULL) {
-        PyErr_NoMemory();
-        return false;
-    }
+    if (grown == NULL)
+        return PyErr_NoMemory();
     *(void **)items = grown;
     *room = wanted;
     return true;
@@ -414,10 +412,9 @@ static PyObject *undecided(xp_leaves *self, bool ordered)
         PyObject *device = k->key.device;
         PyObject *all[] = {PyLong_FromUnsignedLong(i), Py_NewRef(k->first), Py_NewRef(device ? device : Py_None),
                            xp_kind_element(&k->key)};
-        PyObject *item = xp_tuple_of(all, 4);
-        if (decided < 0 || item == NULL || PyList_Append(found, item) < 0)
+        xp_append(&found, xp_tuple_of(all, 4));
+        if (decided < 0)
             Py_CLEAR(found);
-        Py_XDECREF(item);
     }
     return found;
 }
@@ -855,9 +852,7 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
             PyObject *range = range_of(self, types, p, whole);
             p->number = (uint32_t)PyList_Size(found);
             p->numbered = true;
-            if (range == NULL || PyList_Append(found, range) < 0)
-                Py_CLEAR(found);
-            Py_XDECREF(range);
+            xp_append(&found, range);
         }
         if (found && l->kind != last) {
             PyObject *key = some ? PyLong_FromUnsignedLong(l->kind) : NULL;

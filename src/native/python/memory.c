@@ -311,15 +311,8 @@ XP_TYPE(reservation_spec, "Reservation", xp_range, Py_TPFLAGS_DEFAULT, {Py_tp_ne
                    {"unmap", XP_FAST(reservation_unmap), METH_FASTCALL, NULL},
                    {"protect", XP_FAST(reservation_protect), METH_VARARGS | METH_KEYWORDS, NULL}))
 
-static PyObject *trim(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    return PyLong_FromUnsignedLongLong(XP_UNLOCKED(xp_trim()));
-}
-
-static PyObject *kept_nbytes(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    return PyLong_FromUnsignedLongLong(xp_kept_nbytes());
-}
+XP_METHOD(trim, PyLong_FromUnsignedLongLong(XP_UNLOCKED(xp_trim())))
+XP_METHOD(kept_nbytes, PyLong_FromUnsignedLongLong(xp_kept_nbytes()))
 
 XP_PART(memory,
         XP_FUNCTIONS({"trim", trim, METH_NOARGS, NULL},

@@ -155,12 +155,8 @@ static PyObject *message_elements(PyObject *object, void *Py_UNUSED(c))
     xp_leaf l;
     PyObject *found = PyList_New(0);
     for (uint32_t i = 0; found && next_leaf(m, i, &step, &l, dims); i++) {
-        PyObject *element =
-            Py_BuildValue("(IiNNIK)", l.memory, (int)l.event - 1, xp_dims_tuple(dims, l.ndim),
-                          xp_dims_tuple(dims + l.ndim, l.ndim), l.dtype, (unsigned long long)l.offset);
-        if (element == NULL || PyList_Append(found, element) < 0)
-            Py_CLEAR(found);
-        Py_XDECREF(element);
+        xp_append(&found, Py_BuildValue("(IiNNIK)", l.memory, (int)l.event - 1, xp_dims_tuple(dims, l.ndim),
+                  xp_dims_tuple(dims + l.ndim, l.ndim), l.dtype, (unsigned long long)l.offset));
     }
     return found;
 }

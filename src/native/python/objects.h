@@ -31,6 +31,15 @@
     })
 #define XP_UNLOCKED_DO(statement) ((void)XP_UNLOCKED(((statement), 0)))
 
+/* Do something and return None. */
+#define XP_NONE_BY(expression) ((expression), Py_NewRef(Py_None))
+
+/* Define a getter, or a method without arguments, that returns the value of an expression of `self`. */
+#define XP_GETTER(name, expression)                                                                                    \
+    static PyObject *name(PyObject *self, void *Py_UNUSED(c)) { return (void)self, expression; }
+#define XP_METHOD(name, expression)                                                                                    \
+    static PyObject *name(PyObject *self, PyObject *Py_UNUSED(a)) { return (void)self, expression; }
+
 /* The value of a field that may change: a new reference, or NULL without an exception. */
 static inline PyObject *xp_field(void *object, PyObject **field)
 {
@@ -92,6 +101,9 @@ int xp_add_part(PyObject *module, PyMethodDef *functions, const xp_kept *types);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept);
 
+/* Append an item, which it takes over, to a list. If the item is NULL, or this fails, clear the list. Does nothing else if
+ * there is no list. */
+void xp_append(PyObject **list, PyObject *item);
 PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes over both; NULL if one is NULL */
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);
 int xp_as_u64(PyObject *obj, uint64_t *out);

@@ -118,12 +118,8 @@ static PyObject *table_find(PyObject *object, PyObject *fields)
 static PyObject *own_fds(const xp_types *types, const int *fds, uint32_t count)
 {
     PyObject *numbers = PyList_New(0);
-    for (uint32_t i = 0; i < count; i++) {
-        PyObject *fd = xp_own_fd(types->owned_fd, fds[i], "fcntl(F_DUPFD_CLOEXEC)");
-        if (numbers && (fd == NULL || PyList_Append(numbers, fd) < 0))
-            Py_CLEAR(numbers);
-        Py_XDECREF(fd);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        xp_append(&numbers, xp_own_fd(types->owned_fd, fds[i], "fcntl(F_DUPFD_CLOEXEC)"));
     return numbers;
 }
 
@@ -316,10 +312,7 @@ static PyObject *read_reply(PyObject *Py_UNUSED(m), PyObject *args)
     }
     PyObject *list = PyList_New(0);
     for (unsigned i = 0; list && i < given; i++) {
-        PyObject *each = Py_BuildValue("(III)", r.given[i].status, r.given[i].count, r.given[i].total);
-        if (each == NULL || PyList_Append(list, each) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(each);
+        xp_append(&list, Py_BuildValue("(III)", r.given[i].status, r.given[i].count, r.given[i].total));
     }
     return list;
 }

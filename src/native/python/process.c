@@ -13,10 +13,7 @@
 #define RENAME_EXCHANGE 2
 #endif
 
-static PyObject *forks(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    return PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
-}
+XP_METHOD(forks, PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)))
 
 /* left([value]): see _native.pyi */
 static PyObject *left(PyObject *module, PyObject *const *args, Py_ssize_t n)
@@ -66,10 +63,7 @@ static PyObject *dead(PyObject *Py_UNUSED(m), PyObject *arg)
     for (Py_ssize_t i = 0; list && rc > 0 && i < n; i++) {
         if (!(p[i].revents & POLLIN))
             continue;
-        PyObject *v = PyLong_FromLong(p[i].fd);
-        if (v == NULL || PyList_Append(list, v) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(v);
+        xp_append(&list, PyLong_FromLong(p[i].fd));
     }
     PyMem_Free(p);
     return list;
@@ -293,10 +287,7 @@ static PyObject *fds_linked_to(PyObject *Py_UNUSED(m), PyObject *args)
     int error = XP_UNLOCKED(find_links(folder, first, second, &l));
     PyObject *list = error ? xp_oserror_of(error, folder) : PyList_New(0);
     for (size_t i = 0; list && i < l.n; i++) {
-        PyObject *number = PyLong_FromLong(l.found[i]);
-        if (number == NULL || PyList_Append(list, number) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(number);
+        xp_append(&list, PyLong_FromLong(l.found[i]));
     }
     free(l.found);
     return list;

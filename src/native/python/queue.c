@@ -161,10 +161,7 @@ static void calls_end(PyObject *self) { xp_queue_calls_unref(((calls_object *)se
 
 XP_LIFE_PLAIN(calls, .end = calls_end)
 
-static PyObject *calls_works(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyBool_FromLong(xp_queue_works(((calls_object *)self)->calls));
-}
+XP_GETTER(calls_works, PyBool_FromLong(xp_queue_works(((calls_object *)self)->calls)))
 
 XP_TYPE(calls_spec, "QueueCalls", calls_object, Py_TPFLAGS_DEFAULT, {Py_tp_new, calls_new},
         {Py_tp_dealloc, calls_dealloc}, XP_GETSET({"works", calls_works, NULL, NULL, NULL}))

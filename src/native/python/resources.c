@@ -136,7 +136,7 @@ static void end_finalize(PyObject *object)
 }
 
 /* In C, so that no interrupt comes between the end of a block and the release. */
-static PyObject *end_enter(PyObject *self, PyObject *Py_UNUSED(a)) { return Py_NewRef(self); }
+XP_METHOD(end_enter, Py_NewRef(self))
 static PyObject *end_exit(PyObject *self, PyObject *error)
 {
     xp_end *end = (xp_end *)self;
@@ -191,12 +191,9 @@ static PyObject *resource_on_death(PyObject *self, PyObject *const *args, Py_ssi
     Py_RETURN_NONE;
 }
 
-static PyObject *resource_reopens(PyObject *Py_UNUSED(self), void *Py_UNUSED(c)) { Py_RETURN_NONE; }
+XP_GETTER(resource_reopens, Py_NewRef(Py_None))
 
-static PyObject *resource_foreign_process(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyBool_FromLong(((xp_resource *)self)->forks != XP_RELAXED(&xp_fork_count));
-}
+XP_GETTER(resource_foreign_process, PyBool_FromLong(((xp_resource *)self)->forks != XP_RELAXED(&xp_fork_count)))
 
 XP_LIFE(resource, .weakrefs = offsetof(xp_resource, weakrefs), .fixed = XP_OBJECTS(xp_resource, end, device, driver))
 

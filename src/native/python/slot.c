@@ -65,11 +65,7 @@ static void slot_end(PyObject *self)
 XP_LIFE(slot, .end = slot_end, .weakrefs = offsetof(xp_slot_object, weakrefs),
         .fixed = XP_OBJECTS(xp_slot_object, domain))
 
-static PyObject *slot_detach(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    XP_UNLOCKED_DO(xp_detach(((xp_slot_object *)self)->s));
-    Py_RETURN_NONE;
-}
+XP_METHOD(slot_detach, XP_NONE_BY(XP_UNLOCKED_DO(xp_detach(((xp_slot_object *)self)->s))))
 
 int xp_as_point(PyObject *arg, uint64_t *point)
 {
@@ -178,13 +174,16 @@ static PyObject *slot_lose(PyObject *self, PyObject *const *args, Py_ssize_t n)
     return PyBool_FromLong(xp_lose(s->w, s->d->bell, (uint32_t)cause, (uint64_t)getpid(), point));
 }
 
-static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
-    return PyBool_FromLong(xp_owes(s->w, s->d->member));
-}
+/* Methods without arguments of a slot that can be used */
+#define OF_SLOT(name, result)                                                                                          \
+    static PyObject *slot_##name(PyObject *self, PyObject *Py_UNUSED(a))                                               \
+    {                                                                                                                  \
+        xp_slot *s = slot(self);                                                                                       \
+        return s ? result : NULL;                                                                                      \
+    }
+OF_SLOT(owes, PyBool_FromLong(xp_owes(s->w, s->d->member)))
+OF_SLOT(taken, XP_NONE_BY(xp_pickle_taken(s)))
+OF_SLOT(blame, Py_BuildValue("(IK)", XP_RELAXED(&s->w->cause), (unsigned long long)XP_RELAXED(&s->w->blame)))
 
 static PyObject *slot_owes_next(PyObject *self, PyObject *Py_UNUSED(a))
 {
@@ -205,37 +204,13 @@ static PyObject *slot_pickled(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static PyObject *slot_taken(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
-    xp_pickle_taken(s);
-    Py_RETURN_NONE;
-}
-
-static PyObject *slot_blame(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
-    return Py_BuildValue("(IK)", XP_RELAXED(&s->w->cause), (unsigned long long)XP_RELAXED(&s->w->blame));
-}
-
 static PyObject *slot_attached(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_slot *s = slot(self);
     PyObject *list = s ? PyList_New(0) : NULL;
     for (uint32_t i = 0; list && i < XP_MASK_WORDS; i++)
-        XP_EACH_BIT(XP_LOAD(&s->w->attached[i]), bits) {
-            PyObject *v = PyLong_FromUnsignedLong(i * 64 + (unsigned long)__builtin_ctzll(bits));
-            int rc = v ? PyList_Append(list, v) : -1;
-            Py_XDECREF(v);
-            if (rc < 0) {
-                Py_CLEAR(list);
-                break;
-            }
-        }
+        XP_EACH_BIT(XP_LOAD(&s->w->attached[i]), bits)
+            xp_append(&list, PyLong_FromUnsignedLong(i * 64 + (unsigned long)__builtin_ctzll(bits)));
     return list;
 }
 

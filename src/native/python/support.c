@@ -193,6 +193,13 @@ const xp_types *xp_types_by(PyTypeObject *type, destructor of)
     return PyType_GetModuleState(type);
 }
 
+void xp_append(PyObject **list, PyObject *item)
+{
+    if (*list && (item == NULL || PyList_Append(*list, item) < 0))
+        Py_CLEAR(*list);
+    Py_XDECREF(item);
+}
+
 PyObject *xp_tuple_of(PyObject **items, size_t n)
 {
     bool good = true;

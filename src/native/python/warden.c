@@ -20,10 +20,7 @@ static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     while (list) {
         xp_node *node = list;
         list = node->next;
-        PyObject *v = tokens ? PyLong_FromUnsignedLongLong(node->token) : NULL;
-        if (tokens && (v == NULL || PyList_Append(tokens, v) < 0))
-            Py_CLEAR(tokens);
-        Py_XDECREF(v);
+        xp_append(&tokens, PyLong_FromUnsignedLongLong(node->token));
         free(node);
     }
     return tokens;
@@ -41,11 +38,7 @@ static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 }
 
 /* start_warden(): whether it runs */
-static PyObject *start_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    int rc = XP_UNLOCKED(xp_loop_start());
-    return PyBool_FromLong(rc == 0);
-}
+XP_METHOD(start_warden, PyBool_FromLong(XP_UNLOCKED(xp_loop_start()) == 0))
 
 static int say_robbed(void *Py_UNUSED(arg))
 {
