@@ -40,11 +40,6 @@ def left(value: bool = ..., /) -> bool:
     is given. From then on, native code releases no resources, and leaves the cleanup to the kernel.
     """
 
-def pidfd_getfd(pidfd: int, fd: int) -> int:
-    """Return a duplicate of the descriptor `fd` of the process behind `pidfd` (pidfd_getfd(2)). The duplicate is
-    close-on-exec.
-    """
-
 @final
 class OwnedFd:
     """One file descriptor with one owner. It is closed when this object dies, unless `take` has transferred it.
@@ -149,11 +144,6 @@ def meet(
 
     Returns the mapped table, the membership, the table's fd and the exporter's pidfd, which is None if there is none.
     Returns a `Refusal`, and leaves nothing open that it opened, if a step fails or a value is wrong.
-    """
-
-def close_received(fd: int) -> None:
-    """Close a descriptor that a peer sent. A plain close(2) of a descriptor of a commons (an exporter's shared memory)
-    would drop this process's POSIX lock on it. This function keeps the lock.
     """
 
 def dead(pidfds: Sequence[int]) -> list[int]:

@@ -68,7 +68,7 @@ class ByHand:
     def open_and_close(self) -> None:
         bare, context = self._bare, self._bare.context
         pidfd = os.pidfd_open(self._pid)
-        fd = _native.pidfd_getfd(pidfd, self._fd)
+        fd = _native.OwnedFd.fetched(pidfd, self._fd).take()
         os.close(pidfd)
         assert os.lseek(fd, 0, os.SEEK_END) == NBYTES  # the driver would take any size
         physical, address = c_void_p(), c_void_p()

@@ -216,7 +216,7 @@ def test_exporters_death(peers):
     host.run("import native_peer; e = native_peer.Exporter(); i = e.domain.new_slot(); s = n.Slot(e.domain, i)")
     fd, bell, cookie = host.run("e.domain.fd, e.domain.bell, e.cookie")
     pidfd = os.pidfd_open(host.pid)
-    d = n.Domain(n.pidfd_getfd(pidfd, fd), n.pidfd_getfd(pidfd, bell), cookie, False)
+    d = n.Domain(*(n.OwnedFd.fetched(pidfd, each).take() for each in (fd, bell)), cookie, False)
     os.close(pidfd)
     s = n.Slot(d, host.run("i"))
     assert host.run("s.submit(1)") == (1, 0)

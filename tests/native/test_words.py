@@ -126,12 +126,12 @@ def test_pidfds(page):
     pidfd = os.pidfd_open(peer.pid)
     try:
         assert n.dead([pidfd]) == []
-        got = n.pidfd_getfd(pidfd, fd)
+        got = n.OwnedFd.fetched(pidfd, fd).take()
         assert os.fstat(got).st_ino == os.fstat(fd).st_ino
         assert not os.get_inheritable(got)
         os.close(got)
         with pytest.raises(OSError, match="pidfd_getfd"):
-            n.pidfd_getfd(pidfd, 10_000)
+            n.OwnedFd.fetched(pidfd, 10_000)
         peer.kill()
         assert n.dead([pidfd]) == [pidfd]
     finally:

@@ -104,11 +104,8 @@ static PyObject *array(PyObject *module, PyObject *const *args, Py_ssize_t n)
     if (xp_arity("array", n, 8, 8) < 0 || xp_as_u32(args[1], &forks) < 0)
         return NULL;
     offset = PyLong_AsLongLong(args[5]);
-    if ((offset == -1 && PyErr_Occurred()) || !PyTuple_Check(args[2]) || !PyTuple_Check(args[3])) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "shape and strides are tuples");
-        return NULL;
-    }
+    if ((offset == -1 && PyErr_Occurred()) || !PyTuple_Check(args[2]) || !PyTuple_Check(args[3]))
+        return xp_refuse(PyExc_TypeError, "shape and strides are tuples");
     return xp_array_new(xp_types_of(module), Py_NewRef(args[0]), forks, Py_NewRef(args[2]), Py_NewRef(args[3]),
                         Py_NewRef(args[4]), offset, given(args[6]), given(args[7]));
 }

@@ -1,15 +1,6 @@
 /* Domain and Lease: membership, for Python. */
 #include "handle.h"
 
-static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
-{
-    int fd;
-    if (xp_as_int(arg, &fd) < 0)
-        return NULL;
-    XP_UNLOCKED_DO(xp_close_received(fd));
-    Py_RETURN_NONE;
-}
-
 /* --- the type ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -351,5 +342,4 @@ XP_TYPE(domain_spec, "Domain", xp_domain_object, Py_TPFLAGS_DEFAULT, {Py_tp_new,
                    {"release_slot", domain_release_slot, METH_O, NULL}),
         XP_FIELDS(XP_WEAKREFS(xp_domain_object)))
 
-XP_PART(domain, XP_FUNCTIONS({"close_received", close_received, METH_O, NULL}), XP_KEEP(domain_spec, domain),
-        XP_KEEP(lease_spec, lease))
+XP_PART(domain, NULL, XP_KEEP(domain_spec, domain), XP_KEEP(lease_spec, lease))

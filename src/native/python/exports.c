@@ -267,11 +267,8 @@ static PyObject *table_export_of_range(PyObject *object, PyObject *const *args, 
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     const xp_range *r = xp_arity("of_range", n, 4, 4) < 0 ? NULL : xp_range_of(types, args[0]);
-    if (r == NULL || (args[1] != Py_None && Py_TYPE(args[1]) != types->template)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "of_range() takes a range of an allocation, and a Template or None");
-        return NULL;
-    }
+    if (r == NULL || (args[1] != Py_None && Py_TYPE(args[1]) != types->template))
+        return xp_refuse(PyExc_TypeError, "of_range() takes a range of an allocation, and a Template or None");
     int read_only = PyObject_IsTrue(args[2]), implicit = PyObject_IsTrue(args[3]);
     if (read_only < 0 || implicit < 0)
         return NULL;

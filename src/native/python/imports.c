@@ -246,11 +246,8 @@ static PyObject *imports_decide(PyObject *object, PyObject *const *args, Py_ssiz
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     const xp_handle *h = xp_arity("decide", n, 5, 5) < 0 ? NULL : xp_handle_of(types, args[0]);
     uint64_t number;
-    if (h == NULL || xp_as_u64(args[2], &number) < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "decide() takes a Handle");
-        return NULL;
-    }
+    if (h == NULL || xp_as_u64(args[2], &number) < 0)
+        return xp_refuse(PyExc_TypeError, "decide() takes a Handle");
     decision *d = PyMem_Calloc(1, sizeof *d);
     if (d == NULL)
         return PyErr_NoMemory();

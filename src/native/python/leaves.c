@@ -750,11 +750,8 @@ static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_
 {
     const xp_types *types = ((xp_leaves *)object)->types;
     const xp_allocation *m = xp_arity("learn", n, 2, 2) < 0 ? NULL : xp_allocation_of(types, args[0]);
-    if (m == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "that is not an Allocation");
-        return NULL;
-    }
+    if (m == NULL)
+        return xp_refuse(PyExc_TypeError, "that is not an Allocation");
     bool kept = m->foreign || m->imported; /* the arrays there hold it */
     if (learn((xp_leaves *)object, m->address, m->nbytes, false, kept, args[0], m->resource.device, args[1], NULL) == NULL)
         return NULL;

@@ -69,7 +69,7 @@ PyObject *xp_set_once(PyObject **place, PyObject *made);
 PyObject *xp_oserror(const char *call);
 PyObject *xp_oserror_of(int error, const char *call);
 PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError */
-void *xp_refuse(PyObject *type, const char *why); /* raise it; NULL */
+void *xp_refuse(PyObject *type, const char *why); /* raise it, unless an exception is set; NULL */
 int xp_invalid(const char *why);                  /* raise ValueError; -1 */
 /* Raise InvalidArgumentError if this process, and not a peer, is the reason that the object cannot be used. NULL:
  * raise ForkError, since the object belongs to the parent. */

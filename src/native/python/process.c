@@ -27,15 +27,6 @@ static PyObject *left(PyObject *module, PyObject *const *args, Py_ssize_t n)
     return PyBool_FromLong(value);
 }
 
-static PyObject *pidfd_getfd(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    int pidfd, fd;
-    if (xp_arity("pidfd_getfd", n, 2, 2) < 0 || xp_as_int(args[0], &pidfd) < 0 || xp_as_int(args[1], &fd) < 0)
-        return NULL;
-    int got = xp_pidfd_getfd(pidfd, fd);
-    return got < 0 ? xp_oserror("pidfd_getfd") : PyLong_FromLong(got);
-}
-
 static PyObject *dead(PyObject *Py_UNUSED(m), PyObject *arg)
 {
     Py_ssize_t n = PySequence_Size(arg);
@@ -319,7 +310,6 @@ XP_PART(process,
         XP_FUNCTIONS({"forks", forks, METH_NOARGS, NULL},
                      {"exchange", exchange, METH_VARARGS, NULL},
                      {"left", XP_FAST(left), METH_FASTCALL, NULL},
-                     {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
                      {"dead", dead, METH_O, NULL},
                      {"library_loads", library_loads, METH_NOARGS, NULL},
                      {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},

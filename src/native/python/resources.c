@@ -521,11 +521,8 @@ static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t 
     const xp_types *types = types_of((PyTypeObject *)type);
     const xp_handle *h = xp_arity("opened", n, 5, 5) < 0 ? NULL : xp_handle_of(types, args[0]);
     const xp_allocation *a = h ? xp_allocation_of(types, args[1]) : NULL;
-    if (a == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "opened() takes a Handle and an Allocation");
-        return NULL;
-    }
+    if (a == NULL)
+        return xp_refuse(PyExc_TypeError, "opened() takes a Handle and an Allocation");
     if (!covers(a, h))
         Py_RETURN_NONE;
     xp_lease_uses(types, args[4], a->uses);

@@ -26,7 +26,8 @@ PyObject *xp_raise(const xp_error *error)
 
 void *xp_refuse(PyObject *type, const char *why)
 {
-    PyErr_SetString(type, why);
+    if (!PyErr_Occurred())
+        PyErr_SetString(type, why);
     return NULL;
 }
 

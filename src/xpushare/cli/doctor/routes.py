@@ -12,11 +12,14 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xpushare.adapters.vendor import Check
 from xpushare.cli.doctor.containers import status, yama
 from xpushare.cli.doctor.kernel import kernel_version
+
+if TYPE_CHECKING:
+    from xpushare._native import OwnedFd
 
 __all__ = ["ROUTES", "examine", "probe", "why_no_getfd"]
 
@@ -32,12 +35,12 @@ def examine(pid: int) -> Iterator[Check]:
     yield _reach_socket(pid)
 
 
-def _tried(call: Callable[[], int]) -> int:
+def _tried(call: Callable[[], OwnedFd]) -> int:
     """Make a call that returns a file descriptor, and close the descriptor. Return the errno if the call fails,
     otherwise 0.
     """
     try:
-        os.close(call())
+        call().close()
     except OSError as error:
         return error.errno or -1
     return 0
@@ -52,13 +55,13 @@ def probe(pid: int, fd: int) -> dict[str, int]:
     found = {"open": 0, "self": 0, "get": 0}
     try:
         own = os.pidfd_open(os.getpid())
-        found["self"] = _tried(lambda: _native.pidfd_getfd(own, own))
+        found["self"] = _tried(lambda: _native.OwnedFd.fetched(own, own))
         os.close(own)
         other = os.pidfd_open(pid)
     except OSError as error:
         found["open"] = error.errno or -1
         return found
-    found["get"] = _tried(lambda: _native.pidfd_getfd(other, fd))
+    found["get"] = _tried(lambda: _native.OwnedFd.fetched(other, fd))
     os.close(other)
     if found["get"] == errno.EBADF:  # the kernel checks the permission before the descriptor
         found["get"] = 0
