@@ -10,6 +10,7 @@ its folder. `scripts/versus` runs both and reads these lines.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import multiprocessing.spawn
 import os
@@ -32,6 +33,8 @@ if __name__ != "soak.mixed":  # a soak program: both states' processes talk to e
         sys.modules[_spec.name] = _module = importlib.util.module_from_spec(_spec)
         _spec.loader.exec_module(_module)
 
+from xpushare.conformance import forkserver  # noqa: E402
+
 
 class _Popen(subprocess.Popen[Any]):
     """Starts the suite's children, whose program has its import path in it, with the other package."""
@@ -49,6 +52,17 @@ def _preparation(*arguments: Any) -> dict[str, Any]:
     return found
 
 
+def _modules() -> tuple[str, ...]:
+    """Return the modules that the other package's children have imported when they start."""
+    source = Path(_OTHER, "xpushare", "conformance", "forkserver.py").read_text()
+    declared = (each for each in ast.parse(source).body if isinstance(each, ast.AnnAssign))
+    found: tuple[str, ...] = next(
+        ast.literal_eval(each.value) for each in declared if each.value and ast.unparse(each.target) == "IMPORTS"
+    )
+    return found
+
+
+forkserver.IMPORTS = _modules()  # type: ignore[misc]
 _prepared = multiprocessing.spawn.get_preparation_data
 multiprocessing.spawn.get_preparation_data = _preparation
 subprocess.Popen = _Popen  # type: ignore[misc]
