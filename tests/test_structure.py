@@ -376,7 +376,6 @@ TAKE_ALL = {
     "adapters/cuda/_memory.py": 1,
     "adapters/virtual_memory/adapter.py": 1,
     "adapters/virtual_memory/memory.py": 4,
-    "core/memory.py": 2,
     "adapters/host/queue.py": 1,  # an operation of the caller: its error is the queue's
     "adapters/stream/queue.py": 3,  # the driver's error is the queue's; called for each operation
     "adapters/virtual_memory/counted.py": 1,  # after an error nothing is mapped, after an interrupt perhaps
@@ -390,7 +389,6 @@ TAKE_ALL = {
     "conformance/harness.py": 2,  # functions of tests
     "conformance/plugin.py": 1,
     "conformance/suite/test_9_waits.py": 1,
-    "core/pickles.py": 1,  # for each message
     "core/printing.py": 1,  # the result of a call, whichever
     "core/recording.py": 1,
     "integrations/batches.py": 1,  # the loop of the caller, and torch's loader
@@ -398,12 +396,8 @@ TAKE_ALL = {
     "integrations/verl.py": 1,  # verl's code
     "objects/array_handle.py": 1,
     "sharing/idle.py": 1,
-    "sharing/locked_files.py": 1,
-    "sharing/naming.py": 1,
-    "sharing/peers.py": 8,
-    "sharing/routes/__init__.py": 1,
-    "sharing/routes/socket.py": 3,
-    "sharing/table.py": 2,
+    "sharing/peers.py": 1,
+    "sharing/table.py": 1,
     "ur/_functions/enqueue.py": 1,  # a function of the caller
 }
 

@@ -405,13 +405,14 @@ def get(
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
     """Export each range by a call of `get`. If a call fails, withdraw the exports of the earlier calls."""
     made: list[Handle] = []
-    try:
+    with End(_withdraw_all, made):
         for each in sources:
             made.append(get(each, None, read_only, None, implicit))  # noqa: PERF401 - those before an error are withdrawn
-    except BaseException:
-        node.current().table().withdraw_all(made, layout.REASON_PUT)
-        raise
     return made
+
+
+def _withdraw_all(made: list[Handle]) -> None:
+    node.current().table().withdraw_all(made, layout.REASON_PUT)
 
 
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
@@ -609,13 +610,14 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
     """Import several allocations from the device's own backend."""
     drivers: list[DriverMemory] = adapter_of(device).import_all(info_of(device), found)
     ends: list[End] = []
-    try:
+    with End(_release_rest, drivers, ends):
         ends.extend(End(driver.release) for driver in drivers)
-    except BaseException:
-        for driver in drivers[len(ends) :]:
-            driver.release()
-        raise
     return [imported(device, driver, "device", end) for driver, end in zip(drivers, ends, strict=True)]
+
+
+def _release_rest(drivers: Sequence[DriverMemory], ends: Sequence[End]) -> None:
+    for driver in drivers[len(ends) :]:
+        driver.release()
 
 
 def _native_on(device: Device) -> OpenNative:

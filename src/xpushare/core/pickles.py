@@ -167,10 +167,8 @@ def message() -> Generator[None]:
     outer = _here.message
     inner = _here.message = _Message(open_=True)
     try:
-        yield
-    except BaseException:
-        inner.take_back()
-        raise
+        with End(inner.take_back):
+            yield
     finally:
         inner.open = False
         _here.message = outer

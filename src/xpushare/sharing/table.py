@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, final
 from weakref import WeakKeyDictionary
 
 from xpushare import _native
-from xpushare._native import DUPLICATE, Exported, Template
+from xpushare._native import DUPLICATE, End, Exported, Template
 from xpushare.adapters.base import DeviceInfo, Export, Form, Hardware, Import
 from xpushare.common import system
 from xpushare.common.errors import (
@@ -720,7 +720,7 @@ def descriptors(what: Export) -> list[OwnedFd]:
     descriptors now.
     """
     fds: list[OwnedFd] = []
-    try:
+    with End(close_all, fds), doing("duplicating descriptors of memory"):
         if what.on_demand is None:
             fds += map(system.dup, what.fds)
             return fds
@@ -737,11 +737,6 @@ def descriptors(what: Export) -> list[OwnedFd]:
             if code or number.value < 0:
                 raise DeviceError(f"the driver makes no descriptor of the memory (error {code})", native=code)
             fds.append(OwnedFd(number.value))
-    except BaseException as error:
-        close_all(fds)
-        if isinstance(error, OSError) and not isinstance(error, XpuShareError):
-            raise from_os_error(error, "duplicating descriptors of memory") from error
-        raise
     return fds
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from xpushare import _native
-from xpushare._native import Domain, Mapping, PeerTable, Refusal
+from xpushare._native import Domain, End, Mapping, PeerTable, Refusal
 from xpushare.common.errors import RouteError, XpuShareError
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.common.loading import load
@@ -111,8 +111,8 @@ def fetch(peer: PeerTable, wanted: Sequence[Wanted]) -> list[list[OwnedFd] | Xpu
     """
     found: dict[int, list[OwnedFd] | XpuShareError] = {}
     reasons: list[list[str]] = [[] for _ in wanted]
-    got: list[Fetched] = []
-    try:
+    brought: list[Fetched] = []
+    with End(_close_fetched, brought):
         for route in routes():
             left = [at for at in range(len(wanted)) if at not in found]
             if not left:
@@ -121,12 +121,14 @@ def fetch(peer: PeerTable, wanted: Sequence[Wanted]) -> list[list[OwnedFd] | Xpu
                 got = route.fetch(peer, [wanted[at] for at in left])
             except Blocked as blocked:
                 got = [blocked.with_traceback(None)] * len(left)
+            brought += got
             for at, each in zip(left, got, strict=True):
                 if isinstance(each, Blocked):
                     reasons[at].append(f"{route.name}: {each}")
                 else:
                     found[at] = each
         return [found[at] if at in found else _refused(each.handle, reasons[at]) for at, each in enumerate(wanted)]
-    except BaseException:  # an interrupt
-        close_all(fd for each in (*got, *found.values()) if isinstance(each, list) for fd in each)
-        raise
+
+
+def _close_fetched(brought: list[Fetched]) -> None:
+    close_all(fd for each in brought if isinstance(each, list) for fd in each)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from xpushare._native import CONSTANTS, LAYOUT, Fields, PeerTable, read_reply, request
+from xpushare._native import CONSTANTS, LAYOUT, End, Fields, PeerTable, read_reply, request
 from xpushare.common import system
 from xpushare.common.errors import (
     HandleExpiredError,
@@ -136,7 +136,7 @@ class _Line:
         """Send a request and receive the answer. `before` means that the connection has served an earlier request."""
         system.send(connection, request(op, wanted))
         data, fds = system.receive(connection, _REPLY_NBYTES)
-        try:
+        with End(close_all, fds):
             if not data:
                 if before:
                     raise ConnectionResetError
@@ -147,9 +147,6 @@ class _Line:
                 raise InvalidHandleError(str(error)) from None
             if op == _HELLO and len(fds) == 4 and not _is_of(fds[3], self._pid):
                 raise InvalidHandleError("the exporter's answer makes no sense: its pidfd is of another process")
-        except BaseException:
-            close_all(fds)
-            raise
         return given, fds
 
 
@@ -179,15 +176,12 @@ def meet(handle: Handle) -> Met:
         [(status, _count, _total)], fds = line.ask(_HELLO, [(fields, 0)])
     if status != _OK:
         raise _error_of(status)
-    try:
+    with End(close_all, fds):
         if not 3 <= len(fds) <= 4:
             raise InvalidHandleError(
                 "the exporter's answer makes no sense: three or four file descriptors make a greeting"
             )
         return met(handle, *fds)
-    except BaseException:
-        close_all(fds)
-        raise
 
 
 def fetch(peer: PeerTable | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # noqa: ARG001 (as every route's)
@@ -198,12 +192,12 @@ def fetch(peer: PeerTable | None, wanted: Sequence[Wanted]) -> list[Fetched]:  #
     refused: dict[int, Blocked | XpuShareError] = {}
     left = list(range(len(wanted)))
     fds: list[OwnedFd] = []
-    try:
+    with End(_close_each, [fds, *got]):
         with _Line(fields_of(wanted[0].handle)) as line:
             while left:
                 try:
                     asked = [(fields_of(wanted[at].handle), len(got[at])) for at in left[:_AT_ONCE]]
-                    given, fds = line.ask(_FDS, asked)
+                    given, fds[:] = line.ask(_FDS, asked)
                 except (Blocked, XpuShareError) as error:
                     if error.__context__ is not None:
                         error.__context__.__traceback__ = None  # its frames lead to this one, which holds the error
@@ -217,9 +211,11 @@ def fetch(peer: PeerTable | None, wanted: Sequence[Wanted]) -> list[Fetched]:  #
                 left = [at for at in left if at not in refused and len(got[at]) < wanted[at].fd_count]
         close_all(fd for at in refused for fd in got[at])
         return [refused.get(at, found) for at, found in enumerate(got)]
-    except BaseException:
-        close_all((*fds, *(fd for each in got for fd in each)))
-        raise
+
+
+def _close_each(several: list[list[OwnedFd]]) -> None:
+    for fds in several:
+        close_all(fds)
 
 
 def _take(
