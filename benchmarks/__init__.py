@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xpushare.bench.measure import Row
-from xpushare.bench.report import as_json, table
+from xpushare.bench.measure import Row, as_json, table
 
 
 def show(where: Mapping[str, Any], rows: Sequence[Row], file: str | None, **more: Any) -> None:

@@ -7,8 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from xpushare.bench.measure import Row, Settings, alternate, compare
-from xpushare.bench.worker import Kept, Worker
+from xpushare.bench.measure import Kept, Row, Settings, Worker, alternate, compare
 
 _BATCH: Final = 50
 _OPEN: Final = "open and close of an open handle"

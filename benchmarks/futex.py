@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from xpushare.bench.events import OURS, Pair, take_turns
-from xpushare.bench.measure import Row, Settings, compare
-from xpushare.bench.worker import Kept
+from xpushare.bench.measure import Kept, Row, Settings, compare
 
 BARE: Final = "bare futex ping-pong in C"
 

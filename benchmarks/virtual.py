@@ -7,8 +7,7 @@ import os
 import time
 from typing import Final
 
-from xpushare.bench.measure import Row, Settings, alternate, compare
-from xpushare.bench.worker import Kept, Worker
+from xpushare.bench.measure import Kept, Row, Settings, Worker, alternate, compare
 
 _NBYTES: Final = 2 << 20
 _PROT_NONE, _PROT_RW = 0, 3

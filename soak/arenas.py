@@ -8,7 +8,7 @@ import sys
 
 from soak.common import Soak, main
 from soak.looking import Kept, expect, fork, join, play
-from xpushare.bench.worker import Worker
+from xpushare.bench.measure import Worker
 
 _READERS = 3
 _MOST_ARRAYS = 60

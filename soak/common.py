@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xpushare.bench.measure import Settings
-from xpushare.bench.worker import Worker
+from xpushare.bench.measure import Settings, Worker
 from xpushare.cli import seconds
 
 __all__ = ["DEVICE", "Failure", "Held", "Skipped", "Soak", "add_arguments", "end_on_sigterm", "held", "main",

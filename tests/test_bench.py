@@ -17,7 +17,7 @@ import pytest
 
 from harness import Child
 from xpushare import InvalidArgumentError, cli
-from xpushare.bench import SCENARIOS, report
+from xpushare.bench import SCENARIOS, measure
 from xpushare.bench.measure import Row, alternate, compare, spread
 from xpushare.cli import bench
 
@@ -137,7 +137,7 @@ def test_plot(tmp_path: Path) -> None:
         Row("three", "alone", "us", spread([1.0])),
     ]
     file = tmp_path / "plot.png"
-    report.plot({"cpu": "a", "kernel": "b", "python": "c"}, rows, str(file))
+    measure.plot({"cpu": "a", "kernel": "b", "python": "c"}, rows, str(file))
     assert file.read_bytes().startswith(b"\x89PNG")
 
 

@@ -29,7 +29,7 @@ from xpushare.adapters.cuda import _adapter, _listing
 from xpushare.adapters.cuda import _listing as cuda
 from xpushare.adapters.vendor import Check
 from xpushare.cli import doctor
-from xpushare.cli.doctor import folder, kernel, routes, sharing
+from xpushare.cli.doctor import folder, machine, routes, sharing
 
 DEVICE = "native_cpu:0"
 PR_SET_DUMPABLE = 4
@@ -385,7 +385,7 @@ def addresses_of_a_peer(known: str, new: str) -> int:
 
 
 def test_what_an_exporter_needs_is_what_the_texts_say() -> None:
-    needs = kernel.needs()
+    needs = machine.needs()
     with Child() as one, Child() as other, Child() as importer:
         taken = importer.call(addresses_of_a_peer, one.call(shared), other.call(shared))
         assert needs.addresses - 1 <= taken / (1 << 20) <= needs.addresses + 2
@@ -433,18 +433,18 @@ def test_memory_limit_of_a_cgroup(tmp_path: Path) -> None:
     root = tmp_path / "cgroup"
     (root / "a" / "b").mkdir(parents=True)
     own.write_text("0::/a/b\n")
-    assert kernel.memory_limit(root, own) is None
+    assert machine.memory_limit(root, own) is None
     (root / "a" / "b" / "memory.max").write_text("max\n")
-    assert kernel.memory_limit(root, own) is None
+    assert machine.memory_limit(root, own) is None
     (root / "a" / "memory.max").write_text("1048576\n")  # of a group above: it counts, too
-    assert kernel.memory_limit(root, own) == 1 << 20
+    assert machine.memory_limit(root, own) == 1 << 20
     own.write_text("5:cpu,memory:/c\n0::/\n")
     (root / "memory" / "c").mkdir(parents=True)
     (root / "memory" / "c" / "memory.limit_in_bytes").write_text("4096\n")
-    assert kernel.memory_limit(root, own) == 4096
+    assert machine.memory_limit(root, own) == 4096
     (root / "memory" / "c" / "memory.limit_in_bytes").write_text("9223372036854771712\n")  # version 1: no limit
-    assert kernel.memory_limit(root, own) is None
-    assert kernel.memory_limit(root, tmp_path / "none") is None
+    assert machine.memory_limit(root, own) is None
+    assert machine.memory_limit(root, tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_memory_limit_of_a_cgroup(tmp_path: Path) -> None:
     [((5, 0), "fails"), ((5, 2), "fails"), ((5, 5), "limited"), ((5, 6), "works"), ((6, 1), "works")],
 )
 def test_kernels(version: tuple[int, int], state: str) -> None:
-    found = kernel.kernel(version, "5.x")
+    found = machine.kernel(version, "5.x")
     assert found.state == state
     assert (found.fix is None) == (state == "works")
 

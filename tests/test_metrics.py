@@ -18,7 +18,7 @@ import pytest
 import xpushare as xs
 from harness import Child, command, wait_until
 from xpushare.cli import metrics
-from xpushare.cli.serving import Server
+from xpushare.cli.metrics import Server
 from xpushare.cli.top import Look
 
 prometheus = pytest.importorskip("prometheus_client")

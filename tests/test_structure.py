@@ -302,7 +302,7 @@ PLUGIN_LINES, HELPER_LINES = 150, 200
 def test_plugins_for_engines_are_small() -> None:
     count = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "lines"))["python_lines"]
     most = dict.fromkeys(("vllm", "checkpoint_engine", "sglang", "verl", "lmcache"), PLUGIN_LINES)
-    helpers = "_engines", "_after_import", "_in_place", "_sglang_session", "_verl_worker", "_vllm_model", "_written"
+    helpers = "_engines", "_after_import", "_sglang_session", "_verl_worker", "_vllm_model", "_written"
     most |= dict.fromkeys(helpers, HELPER_LINES)
     lines = {name: count((PACKAGE / "integrations" / f"{name}.py").read_text()) for name in most}
     assert {name: number for name, number in lines.items() if number > most[name]} == {}
@@ -381,7 +381,6 @@ TAKE_ALL = {
     "adapters/virtual_memory/counted.py": 1,  # after an error nothing is mapped, after an interrupt perhaps
     "arrays/attach.py": 1,
     "arrays/share.py": 1,
-    "bench/worker.py": 1,  # a function of the conductor
     "channels/crews.py": 4,
     "cli/doctor/processes.py": 1,  # in a child, which ends after it
     "common/leaving.py": 1,  # Ctrl-C at the exit

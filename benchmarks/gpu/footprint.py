@@ -11,8 +11,7 @@ from contextlib import ExitStack
 
 import xpushare as xs
 from benchmarks.gpu.driver import MIB
-from xpushare.bench.measure import Row, Settings, compare
-from xpushare.bench.worker import Kept, Worker
+from xpushare.bench.measure import Kept, Row, Settings, Worker, compare
 
 DEVICE = "cuda:0"
 NBYTES = 1024 * MIB

@@ -19,7 +19,7 @@ import xpushare as xs
 torch: Any = pytest.importorskip("torch")
 
 from xpushare.integrations import _sglang_session, _verl_worker  # noqa: E402
-from xpushare.integrations._in_place import InPlace  # noqa: E402
+from xpushare.integrations._written import InPlace  # noqa: E402
 
 NAMES = ("embed", "q", "k", "head")
 

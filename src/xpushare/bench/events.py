@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from xpushare.bench.measure import Row, Settings, compare, spread
-from xpushare.bench.worker import Kept, Worker, pin
+from xpushare.bench.measure import Kept, Row, Settings, Worker, compare, pin, spread
 
 __all__ = ["OURS", "Pair", "event", "take_turns", "waiting"]
 

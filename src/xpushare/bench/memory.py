@@ -14,8 +14,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, Final
 
-from xpushare.bench.measure import Row, Settings, alternate, compare
-from xpushare.bench.worker import Kept, Worker
+from xpushare.bench.measure import Kept, Row, Settings, Worker, alternate, compare
 
 __all__ = ["already_open", "eight_workers", "footprint", "fresh_array", "hand_over", "new_handle", "read_once"]
 

@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None 
     """Run the command. By default, `scenarios` are those of `xpushare bench`. Returns 0 unless a scenario failed. Wrong
     usage exits with status 2.
     """
-    from xpushare.bench import SCENARIOS, report
+    from xpushare.bench import SCENARIOS, measure
 
     scenarios = SCENARIOS if scenarios is None else scenarios
     if arguments.list:
@@ -121,8 +121,8 @@ def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None 
     except InvalidArgumentError as error:
         misused(arguments, str(error))
     if arguments.json != "-":
-        print(report.table(found["machine"], found["rows"], found["failed"]))
-    _write_json(arguments.json, report.as_json(found))
+        print(measure.table(found["machine"], found["rows"], found["failed"]))
+    _write_json(arguments.json, measure.as_json(found))
     if arguments.plot:
-        report.plot(found["machine"], found["rows"], arguments.plot)
+        measure.plot(found["machine"], found["rows"], arguments.plot)
     return 1 if found["failed"] else 0

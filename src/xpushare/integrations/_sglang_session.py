@@ -22,7 +22,7 @@ def _begin(original: Callable[..., Any], manager: Any, request: Any) -> Any:
     if answer.success:
         runners = [runner.weight_updater for _, runner in manager._select_runners(request.selector)]
         checked = all(each.model_config.quantization is None for each in runners)
-        in_place = importlib.import_module("xpushare.integrations._in_place").InPlace
+        in_place = importlib.import_module("xpushare.integrations._written").InPlace
         _update = in_place([each.get_model() for each in runners], checked=checked)
     return answer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare.integrations._in_place import InPlace
 from xpushare.integrations._vllm_model import changing
+from xpushare.integrations._written import InPlace
 
 __all__ = ["extend"]
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import xpushare as xs
 from xpushare.adapters.vendor import Check
 from xpushare.cli import pid_argument, seconds
-from xpushare.cli.doctor import containers, devices, folder, keeper, kernel, routes
+from xpushare.cli.doctor import devices, folder, keeper, machine, routes
 from xpushare.cli.doctor.sharing import Trial
 from xpushare.cli.screen import coloured, wrapped
 from xpushare.common.foreign import printable
@@ -33,9 +33,8 @@ _COLOURS = {"works": "green", "limited": "yellow", "fails": "red"}
 
 
 def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
-    orphan = containers.Orphan()
-    yield from kernel.examine()
-    yield from containers.examine()
+    orphan = machine.Orphan()
+    yield from machine.examine()
     yield from folder.examine()
     yield from keeper.examine()
     found, checks = devices.examine(selector)

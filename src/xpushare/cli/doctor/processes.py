@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import xpushare as xs
-from xpushare.cli.doctor.containers import status
+from xpushare.cli.doctor.machine import status
 from xpushare.conformance.harness import Child, ChildDied, HarnessError, Pending, ignore_interrupts, kept
 
 __all__ = ["Failed", "Process", "expect_answer", "futex_sleep", "futex_wake", "hello", "offer", "open_after_fork",

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from xpushare.adapters.vendor import Check
-from xpushare.cli.doctor.containers import status, yama
-from xpushare.cli.doctor.kernel import kernel_version
+from xpushare.cli.doctor.machine import kernel_version, status, yama
 
 if TYPE_CHECKING:
     from xpushare._native import OwnedFd

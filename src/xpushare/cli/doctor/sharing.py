@@ -12,7 +12,7 @@ from typing import Any, Final
 import xpushare as xs
 from xpushare.adapters.vendor import Check
 from xpushare.cli.doctor import processes
-from xpushare.cli.doctor.containers import yama
+from xpushare.cli.doctor.machine import yama
 from xpushare.cli.doctor.processes import Failed, Process
 from xpushare.cli.doctor.routes import ROUTES, probe, why_no_getfd
 from xpushare.conformance.harness import Pending
