@@ -45,11 +45,7 @@ __all__ = [
     "MockStream",
     "Stream",
     "default_stream",
-    "event_by_handle",
-    "found_array",
-    "found_stream",
     "host_call",
-    "stream_by_handle",
 ]
 
 
@@ -84,13 +80,6 @@ class ForeignArray:
         """Free the memory as the other library's allocator would. The block may then serve any other array."""
         _arrays.remove(self)
         self.memory.release()
-
-
-def found_array(address: int) -> ForeignArray | None:
-    for array in _arrays:
-        if array.memory.address <= address < array.memory.address + array.nbytes:
-            return array
-    return None
 
 
 class _Lent(DriverMemory):
@@ -171,18 +160,6 @@ class MockStream:
 def default_stream(ordinal: int) -> MockStream:
     """Return the library's default stream."""
     return _defaults.get(ordinal) or _defaults.setdefault(ordinal, MockStream(ordinal))
-
-
-def found_stream(number: int) -> MockStream | None:
-    return _streams.get(number)
-
-
-def stream_by_handle(handle: int) -> MockStream | None:
-    return next((each for each in _streams.values() if each.handle == handle), None)
-
-
-def event_by_handle(handle: int) -> MockEvent | None:
-    return _events.get(handle)
 
 
 class MockSamples:
@@ -370,10 +347,10 @@ class Mock(HostStreamAdapter):
     # --- memory ----------------------------------------------------------------------------------------------
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        array = found_array(address)
-        if array is None:
-            return None
-        return Foreign(array.lent, address - array.memory.address, self.devices()[0], "device", array.identity)
+        for array in _arrays:
+            if array.memory.address <= address < array.memory.address + array.nbytes:
+                return Foreign(array.lent, address - array.memory.address, self.devices()[0], "device", array.identity)
+        return None
 
     # --- queues ----------------------------------------------------------------------------------------------
 
@@ -390,7 +367,7 @@ class Mock(HostStreamAdapter):
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         if number is None:
             return getattr(array, "mock_stream", None) or default_stream(device.ordinal)
-        return found_stream(number)
+        return _streams.get(number)
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return (self.devices()[native.ordinal], native) if isinstance(native, MockEvent) else None
@@ -399,7 +376,7 @@ class Mock(HostStreamAdapter):
         return {"platform": 0x100, "device": 0x200 + device.ordinal, "context": 0x300}[what]
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
-        stream = stream_by_handle(handle)
+        stream = next((each for each in _streams.values() if each.handle == handle), None)
         found = None if stream is None else self.adopt_queue(stream)
         if stream is None or found is None:
             raise InvalidArgumentError(f"{handle:#x} is not a stream")
@@ -408,7 +385,7 @@ class Mock(HostStreamAdapter):
         return found
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[MockEvent, object]:
-        event = event_by_handle(handle)
+        event = _events.get(handle)
         if event is None:
             raise InvalidArgumentError(f"{handle:#x} is not an event")
         return event, _Owned(event) if owned else event

@@ -1,4 +1,4 @@
-"""Section 3, rules 6 to 10: objects that outlive others, the state after a failure, forked children, and many threads."""
+"""Section 3, rules 6 to 10: objects that outlive others, the state after a failure, forked children, and threads."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 
