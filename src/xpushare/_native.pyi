@@ -217,9 +217,9 @@ class Driver:
     mode to `mode`, which disturbs no capture. `push` and `pop` make a context current, or `get` and `set` a device.
     `clear` clears the thread's last error. It is called after a failure.
 
-    The first `attributes` are an allocation's number, which is never reused, its device's ordinal, and, if there is no
-    `range`, its start and its size. The other attributes must have the values `wanted`, otherwise other processes
-    cannot open the allocation by a handle.
+    The first four `attributes` are an allocation's number, which is never reused, its device's ordinal, its start and
+    its size. The other attributes must have the values `wanted`, otherwise other processes cannot open the allocation
+    by a handle. A `Recogniser` needs `ask_all`. The size of an opened mapping comes from `range`, otherwise from `ask`.
 
     `failed(step, code)` returns the exception for a scope that could not be entered. Step 0 is `exchange`, 1 `push` or
     `get`, and 2 `set`.

@@ -30,7 +30,7 @@ def _closed_end(holder):
 
 
 def _driver(holder):
-    functions = dict.fromkeys(("ask", "name", "open", "close", "exchange", "push", "pop"), 1)
+    functions = dict.fromkeys(("ask_all", "ask", "name", "open", "close", "exchange", "push", "pop"), 1)
     return n.Driver(holder, attributes=(1, 2, 3, 4), wanted=(), flags=0, mode=0, **functions)
 
 

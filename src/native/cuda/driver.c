@@ -16,8 +16,8 @@ typedef struct {
     int (*open)(uint64_t *address, handle_value handle, unsigned flags);
     int (*close)(uint64_t address);
     int (*exchange)(int *mode);
-    int (*ask_all)(unsigned count, const int *attributes, void **values, uint64_t address); /* else by `ask` */
-    int (*range)(uint64_t *start, uint64_t *nbytes, uint64_t address);                      /* else by attributes */
+    int (*ask_all)(unsigned count, const int *attributes, void **values, uint64_t address); /* else nothing is found */
+    int (*range)(uint64_t *start, uint64_t *nbytes, uint64_t address);                      /* else by `ask` */
     int (*push)(uint64_t context);                                                          /* else `get` and `set` */
     int (*pop)(uint64_t *context);
     int (*get)(int *device);
@@ -26,14 +26,14 @@ typedef struct {
 } functions;
 #define FUNCTIONS (sizeof(functions) / sizeof(void *))
 
-enum { NUMBER, ORDINAL, START, NBYTES }; /* the attributes' order; the last two without `range` */
+enum { NUMBER, ORDINAL, START, NBYTES, FACTS }; /* the attributes' order. The others have wanted values. */
 
 typedef struct {
     xp_driver driver;
     functions call;
     unsigned flags; /* of `open` */
     int mode;       /* that of a thread that disturbs no capture */
-    unsigned asked, facts; /* how many attributes, of which the first are facts, and the others have wanted values */
+    unsigned asked;
     int attributes[MOST_ASKED];
     uint64_t wanted[MOST_ASKED];
     bool ended; /* the process exits: no call is made any more */
@@ -78,22 +78,12 @@ static bool find(const xp_driver *driver, uint64_t address, xp_found *found)
 {
     const cuda_driver *d = (const cuda_driver *)driver;
     uint64_t values[MOST_ASKED];
-    if (d->call.ask_all && ask_all(d, d->asked, d->attributes, address, values))
+    if (d->call.ask_all == NULL || ask_all(d, d->asked, d->attributes, address, values))
         return false;
-    for (unsigned i = 0; i < d->asked && d->call.ask_all == NULL; i++)
-        if (ask(d, d->attributes[i], address, &values[i])) {
-            if (i < d->facts)
-                return false;
-            values[i] = 0; /* memory of this kind lacks it */
-        }
-    for (unsigned i = d->facts; i < d->asked; i++)
+    for (unsigned i = FACTS; i < d->asked; i++)
         if (values[i] != d->wanted[i])
             return false;
-    *found = (xp_found){values[NUMBER], 0, 0, values[ORDINAL]};
-    if (d->call.range)
-        return found->number && checked(d, d->call.range(&found->start, &found->nbytes, address)) == 0;
-    found->start = values[START];
-    found->nbytes = values[NBYTES];
+    *found = (xp_found){values[NUMBER], values[START], values[NBYTES], values[ORDINAL]};
     return found->number != 0;
 }
 
@@ -113,7 +103,7 @@ static int open_(const xp_driver *driver, const char *handle, xp_driver_mapping 
     uint64_t start;
     *mapped = (xp_driver_mapping){0, UINT64_MAX};
     memcpy(&given, handle, sizeof given);
-    int code = checked(d, d->call.open(&mapped->address, given, d->flags));
+    int code = ended(d) ? -1 : checked(d, d->call.open(&mapped->address, given, d->flags));
     if (code == 0 && (d->call.range ? checked(d, d->call.range(&start, &mapped->nbytes, mapped->address))
                                     : ask(d, d->attributes[NBYTES], mapped->address, &mapped->nbytes)))
         mapped->nbytes = UINT64_MAX;
@@ -172,15 +162,14 @@ static const xp_driver_table table = {number, find, name, open_, close_, enter, 
 static int take_attributes(cuda_driver *d, PyObject *attributes, PyObject *wanted)
 {
     Py_ssize_t n = PyTuple_Size(attributes), rest = PyTuple_Size(wanted);
-    d->facts = d->call.range ? START : NBYTES + 1;
-    if (n > MOST_ASKED || n != rest + d->facts) {
-        PyErr_Format(PyExc_ValueError, "the attributes are %u, and those that are wanted, %d at most", d->facts, MOST_ASKED);
+    if (n > MOST_ASKED || n != rest + (d->call.ask_all ? FACTS : 0)) {
+        PyErr_Format(PyExc_ValueError, "with ask_all(), the attributes are 4, and those that are wanted, %d at most", MOST_ASKED);
         return -1;
     }
     d->asked = (unsigned)n;
     for (unsigned i = 0; i < d->asked; i++)
         if (xp_as_int(PyTuple_GetItem(attributes, i), &d->attributes[i]) < 0 ||
-            (i >= d->facts && xp_as_u64(PyTuple_GetItem(wanted, i - d->facts), &d->wanted[i]) < 0))
+            (i >= FACTS && xp_as_u64(PyTuple_GetItem(wanted, i - FACTS), &d->wanted[i]) < 0))
             return -1;
     return 0;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, final
@@ -124,6 +125,7 @@ class Hip(LibraryAdapter[Gpu]):
         self._driver = Driver()
         engine = Engine(BACKEND, self._driver.gpus)
         super().__init__(engine, self._driver, _VARIABLES, _described, _list_devices)
+        self.importer = functools.cache(lambda info: _memory.importer(engine, self.device(info)))
 
     def supported(self, gpu: Gpu, aspect: Aspect) -> Support:
         lacking, (_, waits, why) = gpu.lacks_virtual_memory, gpu.words

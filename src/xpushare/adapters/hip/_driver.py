@@ -8,7 +8,7 @@ import mmap
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar, final
@@ -24,7 +24,7 @@ from xpushare.adapters.runtime import FUNCTIONS, RegisteredPage, copy_and_fills,
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.driver import LibraryDriver, address_of
 from xpushare.adapters.stream.engine import unreach
-from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
+from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 from xpushare.adapters.vendor import library_loaded
 from xpushare.adapters.virtual_memory.counted import CountedMemory, DriverFds, Pages
 from xpushare.adapters.virtual_memory.engine import find_origin
@@ -58,13 +58,6 @@ _STORE, _WAIT, _CAPTURED = ("hipStreamWriteValue64", "hipStreamWaitValue64", "hi
 _CLEAR: Final = "hipGetLastError"
 _HIP_6: Final = 60_000_000
 _MORE: Final = {"range": "MemGetAddressRange", "get": "GetDevice", "set": "SetDevice"}
-# The attributes of an address by which native code recognises memory of hipMalloc. See `_native.Driver`.
-_ASKED: Final[dict[int, int | None]] = {
-    Pointer.BUFFER_ID: None,
-    Pointer.DEVICE_ORDINAL: None,
-    Pointer.IS_MANAGED: 0,
-    Pointer.HOST_POINTER: 0,
-}
 _FD_BY_VALUE: Final = 70_100_000  # before release 7.1, an import takes the address of the file descriptor
 
 
@@ -111,7 +104,7 @@ class Driver(LibraryDriver["Gpu"]):
         # hipIpcMemLazyEnablePeerAccess was 0 before release 6, and each release accepts only its own number.
         self.lazy = int(self.version >= _HIP_6)
         numbers = {"flags": self.lazy, "mode": n.RELAXED, "clear": self.address(_CLEAR)}
-        self.native = native_driver("hip", self._required, self.error, _ASKED, _MORE, **numbers)
+        self.native = native_driver("hip", self._required, self.error, {}, _MORE, **numbers)
         self.relaxed = Scopes(self.native)
         found = [Gpu(self, ordinal) for ordinal in range(self.made(doing, "hipGetDeviceCount"))]
         for gpu in found:  # some devices have no uuid of their own
@@ -169,7 +162,7 @@ class Gpu(CountedMemory):
         driver(doing, "hipDeviceGetUuid", address_of(raw), ordinal)
         self.uuid = str(uuid.UUID(bytes=raw.raw[:16]))
         self.origin = b""  # the device's uuid, once it is known to be unique
-        self.current: Callable[[], Scope] = Scopes(driver.native, ordinal)
+        self.current = Scopes(driver.native, ordinal)
         driver(doing, "hipDeviceGetPCIBusId", address_of(raw), 64, ordinal)
         self.pci = raw.value.decode(errors="replace").lower()
         driver(doing, "hipDeviceGetName", address_of(raw), 256, ordinal)

@@ -6,20 +6,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Final, final
 
-from xpushare._native import End
+from xpushare._native import End, Importer
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Import
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Driver, Gpu
 from xpushare.adapters.hip._numbers import Attribute, Handle, Pointer
 from xpushare.adapters.stream.driver import address_of
-from xpushare.adapters.stream.memory import described
+from xpushare.adapters.stream.memory import described, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, with_room
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError
 
-__all__ = ["allocate", "locate", "open_own"]
+__all__ = ["allocate", "importer", "locate", "open_own"]
 
 _LEGACY: Final = 2  # a kind of memory in a payload
 
@@ -96,6 +97,13 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, desc
             if known < what.nbytes:
                 raise InvalidHandleError(f"{doing}: the exporter's table says {what.nbytes} bytes, there are {known}")
             return Mapped(engine, gpu, address, what.nbytes, driver, "closing memory", "hipIpcCloseMemHandle", address)
+
+
+def importer(engine: Engine, gpu: Gpu) -> Importer:
+    """Return the native object that maps hipMalloc memory on a device, as `open_own` does."""
+    head, size_at = unsized(_LEGACY)
+    unmap = partial(gpu.driver, "closing memory", "hipIpcCloseMemHandle")
+    return Importer(gpu.current, head[:size_at], partial(Mapped, engine, gpu), unmap)
 
 
 def locate(engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
