@@ -58,7 +58,6 @@ class Fuzz:
     def __init__(self, messages: int) -> None:
         from hostile_messages import FACT, Talk, memory_file
 
-        from xpushare.common.fds import own_fd
         from xpushare.keeper import process
         from xpushare.sharing import identity, keeping, naming
 
@@ -66,8 +65,8 @@ class Fuzz:
         self.inputs = 0
         self._naming = naming
         identity.runtime_dir()
-        lock = own_fd(os.open, keeping.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        assert process._only_one(lock)
+        lock = process._only_one()
+        assert lock is not None
         self._keeper: Any = process.Keeper(process._listen("keeper"), lock, 0, 0.0)
         talk = Talk(self.turn)
         talk.say(keeping.FDS, None, [memory_file()])

@@ -45,16 +45,7 @@ def reachable() -> bool:
 
 def keeper_pid() -> int | None:
     """Whoever locks the file for its life."""
-    from xpushare import _native
-
-    try:
-        fd = os.open(keeping.lock_path(), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        return _native.lock_holder(fd, 0)
-    finally:
-        os.close(fd)
+    return keeping.keeper_pid()
 
 
 def stop_keeper() -> None:

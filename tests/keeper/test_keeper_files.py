@@ -120,13 +120,15 @@ def test_an_interrupted_attempt_to_make_the_lock_again_keeps_no_descriptor(
 ) -> None:
     monkeypatch.setattr(identity, "chosen_dir", lambda: tmp_path)
     monkeypatch.setattr(naming, "names_folder", lambda: tmp_path)
+    lock = files.take_lock()
+    assert lock is not None
     if not locks:
-        monkeypatch.setattr(files._native, "lock", lambda *_: False)
+        monkeypatch.setattr(files, "take_lock", lambda: None)
     errors: list[BaseException] = []
     path = tmp_path / "keeper.lock"
     with socket.socket(socket.AF_UNIX) as listening:
         clients = Clients(listening, lambda *_: b"", lambda _: None)
-        watched = files.Files(clients, files.open_lock(), lambda: None)
+        watched = files.Files(clients, lock, lambda: None)
         monkeypatch.setattr(watched, "_begin", lambda: None)
         before = fd_count()
         for nth in range(1, 100):
@@ -144,4 +146,4 @@ def test_an_interrupted_attempt_to_make_the_lock_again_keeps_no_descriptor(
                 assert nth > 8
                 break
             path.touch()
-        watched._lock.close()
+        watched._lock.release()

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
-from xpushare import _native
+from xpushare._native import NameLock
 from xpushare.common import system
-from xpushare.common.errors import InvalidArgumentError, XpuShareError
+from xpushare.common.errors import InvalidArgumentError, XpuShareError, doing
 from xpushare.common.fds import OwnedFd
 from xpushare.keeper.clients import Clients, report
 from xpushare.sharing import identity, keeping, naming
-from xpushare.sharing.locked_files import inode_at, make, open_file
+from xpushare.sharing.locked_files import inode_at, inode_of, make, open_file
 
-__all__ = ["Files", "open_lock"]
+__all__ = ["Files", "take_lock"]
 
 _EVENTS: Final = 0x40 | 0x200 | 0x400 | 0x800  # IN_MOVED_FROM, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF
 _LOOK: Final = 0.02  # seconds between two checks whether the removal of the folder is complete
@@ -29,20 +29,35 @@ _COMPLETE: Final = 0.5  # seconds after which what is missing is made again, alt
 _AGAIN: Final = 1.0  # seconds between two attempts, or two checks if the kernel does not report changes
 
 
-def open_lock() -> OwnedFd:
-    """Open the file that the keeper locks for its lifetime, and make it if it is missing."""
+def take_lock() -> NameLock | None:
+    """Take the lock that only one keeper can hold, on a file that is made if it is missing. Returns None if another
+    process has the lock.
+    """
     path = Path(keeping.lock_path())
-    while (found := open_file(path)) is None:
-        with contextlib.suppress(FileExistsError):  # another process has made it meanwhile
-            return make(path)
-    return found
+    while True:
+        file = open_file(path)
+        if file is None:
+            with contextlib.suppress(FileExistsError):  # another process has made it meanwhile
+                file = make(path)
+        if file is None:
+            continue
+        with file, doing(f"locking {path}"), contextlib.suppress(FileNotFoundError):  # it was removed: make it again
+            return NameLock.take(path, inode_of(os.fstat(file.number)))
+
+
+def record_holder() -> None:
+    """Write into the file which process is the keeper. Called with the lock."""
+    file = open_file(Path(keeping.lock_path()))
+    if file is not None:
+        with file:
+            os.pwrite(file.number, keeping.HOLDER.pack(os.getpid(), identity.namespace("pid")), 0)
 
 
 @final
 class Files:
     """Watches the keeper's files, and makes them again. `listen` makes the socket at which the keeper listens."""
 
-    def __init__(self, clients: Clients, lock: OwnedFd, listen: Callable[[], None]) -> None:
+    def __init__(self, clients: Clients, lock: NameLock, listen: Callable[[], None]) -> None:
         self._clients: Final = clients
         self._listen: Final = listen
         self._lock = lock  # of the running keeper
@@ -87,6 +102,7 @@ class Files:
 
     def _begin(self) -> None:
         """Watch the files as they are now."""
+        record_holder()
         if self._changes is not None:
             self._clients.unwatch(self._changes.number)
             self._changes.close()
@@ -106,13 +122,13 @@ class Files:
         naming.names_folder()  # makes the folder, the key and the names again
         _folder, _key, lock, socket = map(inode_at, self._paths())
         if lock is None or lock != self._inodes[2]:
-            new = open_lock()
+            new = take_lock()
+            if new is None:
+                raise InvalidArgumentError("another keeper was started meanwhile")
             try:
-                if not _native.lock(new.number, 0, "for life"):
-                    raise InvalidArgumentError("another keeper was started meanwhile")
                 self._lock, new = new, self._lock
             finally:
-                new.close()
+                new.release()
         if socket is None or socket != self._inodes[3]:
             self._listen()
         self._begin()

@@ -5,7 +5,6 @@ driver.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NoReturn, final
 
 from xpushare import _native
-from xpushare._native import End, Exported
+from xpushare._native import End, Exported, NameLock
 from xpushare.adapters.base import Form, Hardware
 from xpushare.common import system
 from xpushare.common.errors import (
@@ -30,7 +29,7 @@ from xpushare.common.errors import (
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.keeper.clients import Client, Clients, Handed, report, unharmed
-from xpushare.keeper.files import Files, open_lock
+from xpushare.keeper.files import Files, take_lock
 from xpushare.keeper.store import Store
 from xpushare.sharing import identity, keeping, layout, naming
 from xpushare.sharing.handle import Handle, fields_of
@@ -45,6 +44,7 @@ _TEXT_MOST: Final = 4096  # bytes of a name
 _FACT_MOST: Final = 1024  # bytes of JSON for one export
 _HEAD_MOST: Final = 1 << 20  # bytes of JSON in front of a message
 _REST: Final = 0.2  # seconds after a failure
+_RELEASED: Final = 0.005  # seconds between two attempts to take the lock of a keeper that ends
 _KINDS: Final = ("memory", "physical_memory")
 
 
@@ -83,13 +83,13 @@ class Keeper:
     """The state of the keeper process: the versions that it holds, and its connections to clients."""
 
     def __init__(
-        self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float, store: Store | None = None
+        self, listening: socket.socket, lock: NameLock | None, max_bytes: int, ttl: float, store: Store | None = None
     ) -> None:
-        """Make the state of a new keeper. `lock` is the lock file of the running keeper, and stays open until the
-        process ends. For `max_bytes` and `ttl`, 0 means no limit.
+        """Make the state of a new keeper. `lock` is the lock of the running keeper, held until the process ends. It is
+        None while another keeper holds it. For `max_bytes` and `ttl`, 0 means no limit.
         """
         self.listening = listening
-        self._lock = lock
+        self.lock = lock
         self._store = store
         self._max_bytes = max_bytes
         self._ttl = ttl
@@ -124,7 +124,8 @@ class Keeper:
             self._clients.predecessor = until.pid
             self._clients.watch(until.fileno())
         else:
-            self._files = Files(self._clients, self._lock, self._listen)
+            assert self.lock is not None
+            self._files = Files(self._clients, self.lock, self._listen)
         while not self._stopped:
             try:
                 pauses = (self._pause(), self._files and self._files.pause())
@@ -532,8 +533,8 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         before = keeping.connect() if replace else None
         identity.runtime_dir()  # makes the folder
-        lock = open_lock()
-        if before is None and not _only_one(lock):
+        lock = _only_one() if before is None else None
+        if before is None and lock is None:
             tell("ready")
             return 3
         store = Store.of_service() if ready < 0 else None
@@ -548,7 +549,7 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         if store is not None:
             keeper.restore()
         if before is not None:
-            _take_over(keeper, before, name, lock)
+            _take_over(keeper, before, name)
     except (OSError, XpuShareError) as error:
         tell(f"{error}")
         if ready < 0:
@@ -568,17 +569,17 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
     return 0
 
 
-def _only_one(lock: OwnedFd) -> bool:
-    """Take the lock that only one keeper can hold. Returns False if another keeper holds it, or is about to take it
-    over from a previous keeper.
+def _only_one() -> NameLock | None:
+    """Take the lock that only one keeper can hold. Returns None if another keeper holds it, or is about to take it over
+    from a previous keeper.
     """
-    if not _native.lock(lock.number, 0, "for life"):
-        return False
-    there = keeping.connect()
-    if there is not None:
+    lock = take_lock()
+    there = None if lock is None else keeping.connect()
+    if lock is not None and there is not None:
         there.close()
-        lock.close()
-    return there is None
+        lock.release()
+        return None
+    return lock
 
 
 def _listen(name: str) -> socket.socket:
@@ -591,7 +592,7 @@ def _listen(name: str) -> socket.socket:
     return listening
 
 
-def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) -> None:
+def _take_over(keeper: Keeper, before: socket.socket, name: str) -> None:
     """Take over all memory and names from the running keeper. That keeper then ends, which releases its lock."""
     try:
         with keeping.Connection(before) as predecessor:
@@ -603,8 +604,9 @@ def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) 
     finally:
         with keeping.socket_at(name) as new, contextlib.suppress(FileNotFoundError):
             os.unlink(new)  # the takeover has failed
-    fcntl.lockf(lock.number, fcntl.LOCK_EX, 1, 0)
-    _native.lock(lock.number, 0, "for life")
+    while (lock := take_lock()) is None:
+        time.sleep(_RELEASED)
+    keeper.lock = lock
 
 
 def _forget_socket(listening: socket.socket, _deadline: float) -> None:

@@ -23,10 +23,12 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, final
 
 from xpushare import _native
+from xpushare._native import NameLock
 from xpushare.adapters.base import Export, Form, Hardware
 from xpushare.common import errors, system
 from xpushare.common.errors import (
@@ -38,7 +40,7 @@ from xpushare.common.errors import (
     from_os_error,
 )
 from xpushare.common.fds import OwnedFd, close_all, own_fd
-from xpushare.sharing import identity
+from xpushare.sharing import identity, locked_files
 
 __all__ = [
     "BODY_MOST",
@@ -48,6 +50,7 @@ __all__ = [
     "FORMATS",
     "HANDLE_NBYTES",
     "HOLD",
+    "HOLDER",
     "LIST",
     "NAME",
     "PUBLISH",
@@ -60,6 +63,7 @@ __all__ = [
     "body_of",
     "connect",
     "connected",
+    "keeper_pid",
     "lock_path",
     "moved",
     "receive",
@@ -71,6 +75,7 @@ __all__ = [
 FDS, HOLD, PUBLISH, LIST, DROP, STOP, REPLACE, FORMATS = b"F", b"H", b"P", b"L", b"D", b"S", b"R", b"V"
 FORMAT: Final = 2  # of the messages, and of what a keeper stores for its successor; a change takes another number
 NAME: Final = "keeper"  # of the socket
+HOLDER: Final = struct.Struct("<I4xQ")  # the keeper's pid and PID namespace, in the file that it locks
 _GOOD: Final = b"+"
 _BAD: Final = b"-"
 _HEAD: Final = struct.Struct("<cI")
@@ -242,6 +247,21 @@ def socket_at(name: str = NAME) -> Generator[str]:
 def lock_path() -> str:
     """Return the path of the file that the keeper locks for its lifetime. The keeper creates the file's folder."""
     return str(identity.chosen_dir() / "keeper.lock")
+
+
+def keeper_pid() -> int | None:
+    """Return the pid of the process that holds the keeper's lock, 0 if it is not visible here, or None if there is no
+    such process.
+    """
+    fd = locked_files.open_file(Path(lock_path()))
+    if fd is None:
+        return None
+    with fd, errors.doing("asking for the keeper"):
+        if NameLock.holder(fd.number) is None:
+            return None
+        found = os.pread(fd.number, HOLDER.size, 0)
+    pid, namespace = HOLDER.unpack(found) if len(found) == HOLDER.size else (0, 0)
+    return pid if namespace != 0 and namespace == identity.namespace("pid") else 0
 
 
 def connect(name: str = NAME, seconds: float = _SECONDS) -> socket.socket | None:

@@ -352,7 +352,7 @@ def _expect_free(name: str, holder: int | None) -> None:
 
 
 def _is_keeper(holder: int) -> bool:
-    return bool(holder) and holder == _holder_at(Path(keeping.lock_path()))
+    return bool(holder) and holder == keeping.keeper_pid()
 
 
 def _process(holder: int) -> str:

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-from xpushare import _native
 from xpushare.adapters.vendor import Check
 from xpushare.common.errors import DeviceError, XpuShareError
 from xpushare.common.texts import counted
 from xpushare.sharing import keeping
-from xpushare.sharing.locked_files import open_file
 
 __all__ = ["examine"]
 
 _GROUP: Final = "keeper"
 _SECONDS: Final = 3.0  # seconds that the keeper may take to answer
 _UNITS: Final = (".scope", ".service")  # systemd's setting that ends all remaining processes of a unit that it stops
-
-
-def _pid() -> int | None:
-    lock = open_file(Path(keeping.lock_path()))
-    if lock is None:
-        return None
-    with lock:
-        return _native.lock_holder(lock.number, 0)
 
 
 def _answers(pid: int) -> Check:
@@ -54,7 +43,7 @@ def _unit(pid: int | str) -> str:
 def examine() -> Iterator[Check]:
     """Report whether a keeper runs, its pid and its systemd unit."""
     try:
-        pid = _pid()
+        pid = keeping.keeper_pid()
         if pid is None:
             yield Check(_GROUP, "process", "note", "none runs: publish(keep=True) or `xpushare keep` starts one")
             return
