@@ -381,7 +381,7 @@ TAKE_ALL = {
     "adapters/virtual_memory/counted.py": 1,  # after an error nothing is mapped, after an interrupt perhaps
     "arrays/attach.py": 1,
     "arrays/share.py": 1,
-    "channels/crews.py": 4,
+    "channels/groups.py": 4,
     "cli/doctor/processes.py": 1,  # in a child, which ends after it
     "common/leaving.py": 1,  # Ctrl-C at the exit
     "conformance/actions.py": 1,

@@ -7,30 +7,48 @@
 #define SPIN_NS 50000u
 #define MOST_CREDIT 8
 #define SETTLE_NS 200000000u /* how long to wait for the lock, which is held for microseconds: its owner may be stopped */
-#define DYING_RETRY XP_CREW_POLLED
+#define DYING_RETRY XP_POLLED
 
 static uint32_t total(const xp_geometry *g) { return g->slots + g->spare; }
+
+#define INLINE_ENDS 128u /* of which a slot's first cache line has the holders */
+#define ENDS_MOST XP_GROUP_MEMBERS
+
+static uint64_t aligned(uint64_t nbytes) { return (nbytes + 63) / 64 * 64; }
+
+/* Small channels have small slots. */
+static uint64_t slot_nbytes(const xp_geometry *g)
+{
+    uint64_t more = g->ends > INLINE_ENDS ? ENDS_MOST / 8 - INLINE_ENDS / 8 : 0;
+    return aligned(sizeof(xp_slot_words) + g->ends * sizeof(uint64_t) + more);
+}
+
+static uint64_t slots_at(const xp_geometry *g) { return aligned(sizeof(xp_channel_words) + g->ends * sizeof(xp_end_words)); }
+static uint64_t meta_at(const xp_geometry *g) { return slots_at(g) + total(g) * slot_nbytes(g); }
+static uint64_t cards_at(const xp_geometry *g)
+{
+    return aligned(meta_at(g) + total(g) * ((uint64_t)g->meta_nbytes + g->text_nbytes));
+}
 
 uint64_t xp_channel_nbytes(const xp_geometry *g)
 {
     if (g->slots < 3 || g->slots > XP_CHANNEL_SLOTS || g->spare > XP_CHANNEL_SPARE || g->writers < 1 ||
         g->writers > g->slots - 2 || g->history > g->slots - 1 - g->writers || g->on_full > XP_RAISE || g->nbytes == 0 ||
-        g->nbytes >= 1ull << 48 || g->meta_nbytes > 1u << 20 || g->text_nbytes > 1u << 20)
+        g->nbytes >= 1ull << 48 || g->meta_nbytes > 1u << 20 || g->text_nbytes > 1u << 20 || g->ends < 1 || g->ends > ENDS_MOST)
         return 0;
-    uint64_t each = sizeof(xp_slot_words) + g->meta_nbytes + g->text_nbytes;
-    return XP_CREW_WORDS + sizeof(xp_channel_words) + total(g) * each;
+    return xp_group_nbytes(g->ends, 1, cards_at(g) + g->ends * sizeof(xp_end_card));
 }
 
-static xp_channel_words *words(const xp_crew *c) { return xp_crew_words(c); }
+static xp_channel_words *words(const xp_group *c) { return (xp_channel_words *)c->words; }
 
-static void use_bells(xp_crew *c)
+static void use_bells(xp_group *c)
 {
     c->bells[0] = &words(c)->lock.bell;
     c->bells[1] = &words(c)->bell;
     c->listeners = &words(c)->listeners;
 }
 
-void xp_channel_begin(xp_crew *c, const xp_geometry *g, const char *text, uint32_t n)
+void xp_channel_begin(xp_group *c, const xp_geometry *g, const char *text, uint32_t n)
 {
     xp_channel_words *w = words(c);
     w->geometry = *g;
@@ -39,20 +57,20 @@ void xp_channel_begin(xp_crew *c, const xp_geometry *g, const char *text, uint32
     use_bells(c);
 }
 
-bool xp_channel_geometry(const xp_crew *c, xp_geometry *g)
+bool xp_channel_geometry(const xp_group *c, xp_geometry *g)
 {
-    if (c->nbytes < XP_CREW_WORDS + sizeof(xp_channel_words))
+    if (c->nbytes < (uint64_t)(c->words - c->base) + sizeof(xp_channel_words))
         return false;
     memcpy(g, &words(c)->geometry, sizeof *g);
     __asm__ __volatile__("" ::: "memory"); /* copied first, so that the checked values are the used ones */
     uint64_t nbytes = xp_channel_nbytes(g);
-    use_bells((xp_crew *)c);
-    return nbytes && nbytes <= c->nbytes;
+    use_bells((xp_group *)c);
+    return nbytes && nbytes <= c->nbytes && g->ends == c->count && c->places == 1;
 }
 
 /* A single store, by the first member that finds the slots gone. If that member dies before it rings, the next one
  * stores again. */
-void xp_channel_move(xp_crew *c)
+void xp_channel_move(xp_group *c)
 {
     XP_STORE(&words(c)->moved, 1);
     __atomic_fetch_add(&words(c)->changes, 1, __ATOMIC_SEQ_CST);
@@ -61,25 +79,31 @@ void xp_channel_move(xp_crew *c)
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-static inline xp_slot_words *slot_at(const xp_end *e, uint32_t i) { return &e->w->slots[i]; }
-/* No member at or above this index was ever a reader or a writer. */
+static inline xp_slot_words *slot_at(const xp_end *e, uint32_t i) { return xp_slot_words_at(e, i); }
+/* No end at or above this index was ever used. */
 static inline uint32_t top(const xp_end *e)
 {
     uint32_t found = XP_LOAD(&e->w->top);
-    return found < XP_CREW_MEMBERS ? found : XP_CREW_MEMBERS;
+    return found < e->g.ends ? found : e->g.ends;
 }
 static inline int state_of(uint64_t word) { return (int)(word & 7); }
 static inline uint64_t seq_of(uint64_t word) { return word >> 3; }
-static inline bool held(const xp_slot_words *s)
+static inline uint64_t *holders_of(const xp_end *e, xp_slot_words *s, uint32_t end)
 {
-    for (uint32_t i = 0; i < XP_CREW_MASK; i++)
-        if (s->holders[i])
+    return end < INLINE_ENDS ? &s->holders[end / 64] : &s->reads[e->g.ends + (end - INLINE_ENDS) / 64];
+}
+static inline bool held(const xp_end *e, const xp_slot_words *s)
+{
+    if (s->holders[0] | s->holders[1])
+        return true;
+    for (uint32_t i = INLINE_ENDS; i < e->g.ends; i += 64)
+        if (*holders_of(e, (xp_slot_words *)s, i))
             return true;
     return false;
 }
-static inline bool holds(const xp_slot_words *s, uint32_t m) { return s->holders[m / 64] >> m % 64 & 1; }
-static inline void hold(xp_slot_words *s, uint32_t m) { s->holders[m / 64] |= 1ull << m % 64; }
-static inline void unhold(xp_slot_words *s, uint32_t m) { s->holders[m / 64] &= ~(1ull << m % 64); }
+static inline bool holds(const xp_end *e, xp_slot_words *s, uint32_t end) { return *holders_of(e, s, end) >> end % 64 & 1; }
+static inline void hold(const xp_end *e, xp_slot_words *s, uint32_t end) { *holders_of(e, s, end) |= 1ull << end % 64; }
+static inline void unhold(const xp_end *e, xp_slot_words *s, uint32_t end) { *holders_of(e, s, end) &= ~(1ull << end % 64); }
 static inline int job_of(const xp_slot_words *s) { return (int)(s->job & 0xff); }
 /* If nobody holds the frame of a taken job, the reader died in between, and its reaper will queue the job again. */
 static inline bool unfinished(const xp_slot_words *s) { return job_of(s) == XP_QUEUED || job_of(s) == XP_TAKEN; }
@@ -90,7 +114,32 @@ static inline void commit(xp_slot_words *s, uint64_t seq, int state)
 
 const char *xp_end_meta(const xp_end *e, uint32_t slot)
 {
-    return (const char *)&e->w->slots[total(&e->g)] + (size_t)slot * (e->g.meta_nbytes + e->g.text_nbytes);
+    return (const char *)e->w + meta_at(&e->g) + (size_t)slot * (e->g.meta_nbytes + e->g.text_nbytes);
+}
+
+xp_end_card *xp_end_card_of(const xp_end *e, uint32_t end) { return (xp_end_card *)((char *)e->w + cards_at(&e->g)) + end; }
+
+uint32_t xp_end_of_member(const xp_end *e, uint32_t end)
+{
+    uint32_t member = XP_RELAXED(&e->ends[end].member);
+    return member && member <= e->c->count ? member - 1 : XP_GROUP_NOBODY;
+}
+
+uint64_t xp_end_read_point(const xp_end *e, uint32_t slot, uint32_t end)
+{
+    const xp_slot_words *s = slot_at(e, slot);
+    uint64_t point = XP_LOAD(&s->reads[end]);
+    /* The earlier writer, if it lives: perhaps nobody has read its frame. */
+    return s->point_by == end && s->since == e->ends[end].began && s->point > point ? s->point : point;
+}
+
+bool xp_end_holds(const xp_end *e, uint32_t slot, uint32_t end) { return holds(e, slot_at(e, slot), end); }
+
+void xp_end_look(xp_end *e, xp_group *c, const xp_geometry *g)
+{
+    *e = (xp_end){.c = c, .w = words(c), .g = *g, .m = XP_GROUP_NOBODY, .closed = 1, .slot_nbytes = slot_nbytes(g)};
+    e->ends = (xp_end_words *)(e->w + 1);
+    e->slots = (char *)e->w + slots_at(g);
 }
 
 /* --- the lock ----------------------------------------------------------------------------------------------------- */
@@ -109,12 +158,12 @@ static void repair(xp_end *e)
 
 _Thread_local bool xp_end_hurry;
 
-/* Return false if the caller has to check the crew and pending signals, and then try again. */
+/* Return false if the caller has to check the group and pending signals, and then try again. */
 static bool lock(xp_end *e)
 {
-    int got = xp_lock_try(&e->w->lock, e->m, 0);
+    int got = xp_lock_try(&e->w->lock, e->c->member, 0);
     if (XP_UNLIKELY(got == XP_LOCK_BUSY && !xp_end_hurry))
-        got = xp_lock_take(e->c, &e->w->lock, e->m, xp_now() + SETTLE_NS);
+        got = xp_lock_take(e->c, &e->w->lock, e->c->member, xp_now() + SETTLE_NS);
     if (got == XP_LOCK_DIED)
         repair(e);
     return got != XP_LOCK_BUSY;
@@ -122,10 +171,10 @@ static bool lock(xp_end *e)
 
 static void unlock(xp_end *e, bool changed)
 {
-    xp_lock_release(&e->w->lock, e->m);
+    xp_lock_release(&e->w->lock, e->c->member);
     if (changed) { /* a member that dies before it reports this rings the bell by its death */
         xp_end_stir(e);
-        xp_crew_tell(e->c);
+        xp_group_tell(e->c);
     }
 }
 
@@ -152,7 +201,7 @@ static void hand_again(xp_end *e, xp_slot_words *s)
         if (state_of(o->word) != XP_FAILED)
             continue;
         failed++;
-        if (!held(o) && (oldest == NULL || o->word < oldest->word))
+        if (!held(e, o) && (oldest == NULL || o->word < oldest->word))
             oldest = o;
     }
     w->failed++;
@@ -168,16 +217,17 @@ static bool is_writer(const xp_end_words *end) { return end->role & XP_END_WRITE
 static void writer_goes(xp_end *e, uint32_t m)
 {
     xp_channel_words *w = e->w;
-    if (!is_writer(&w->ends[m]))
+    if (!is_writer(&e->ends[m]))
         return;
     for (uint32_t i = 0, n = top(e); i < n; i++)
-        if (i != m && is_writer(&w->ends[i]))
+        if (i != m && is_writer(&e->ends[i]))
             return;
-    w->lost_pid = xp_crew_head_of(e->c)->members[m].pid;
-    XP_STORE(&w->last_gone, w->ends[m].role & XP_END_FINISHED ? XP_GONE_FINISHED : XP_GONE_LOST);
+    uint32_t member = xp_end_of_member(e, m);
+    w->lost_pid = member == XP_GROUP_NOBODY ? 0 : xp_group_member_at(e->c, member)->who.pid;
+    XP_STORE(&w->last_gone, e->ends[m].role & XP_END_FINISHED ? XP_GONE_FINISHED : XP_GONE_LOST);
 }
 
-/* Remove a member that is dead or leaves. Called with the lock. Repeating it is harmless. */
+/* Remove an end that leaves, or whose process is dead. Called with the lock. Repeating it is harmless. */
 static void reap(xp_end *e, uint32_t m)
 {
     for (uint32_t i = 0; i < total(&e->g); i++) {
@@ -186,11 +236,21 @@ static void reap(xp_end *e, uint32_t m)
             commit(s, 0, XP_FREE);
         if (s->job == ((uint64_t)(m + 1) << 8 | XP_TAKEN) && state_of(s->word) == XP_FULL)
             hand_again(e, s);
-        unhold(s, m);
+        unhold(e, s, m);
         s->reads[m] = 0; /* its process has ended, and with it the process's device work */
     }
     writer_goes(e, m);
-    XP_STORE(&e->w->ends[m].role, 0);
+    XP_STORE(&e->ends[m].role, 0);
+    XP_STORE(&e->ends[m].member, 0);
+}
+
+/* Whether the process of an end has released its memory or, if devices may work for it, has ended. */
+static bool is_over(xp_end *e, uint32_t end)
+{
+    uint32_t m = xp_end_of_member(e, end);
+    if (m == XP_GROUP_NOBODY || XP_RELAXED(&xp_group_member_at(e->c, m)->who.since_ns) != XP_RELAXED(&e->ends[end].since))
+        return true; /* another process has that number, which it got once the first had ended */
+    return e->g.device ? xp_group_is_dead(e->c, m) : xp_group_is_gone(e->c, m);
 }
 
 /* Return how many writers live. Dead ones are reaped. */
@@ -198,9 +258,9 @@ static uint32_t writers(xp_end *e)
 {
     uint32_t n = 0;
     for (uint32_t i = 0, most = top(e); i < most; i++) {
-        if (!is_writer(&e->w->ends[i]))
+        if (!is_writer(&e->ends[i]))
             continue;
-        if (i != e->m && (e->g.device ? xp_crew_is_dead(e->c, i) : xp_crew_is_gone(e->c, i)))
+        if (i != e->m && is_over(e, i))
             reap(e, i);
         else
             n++;
@@ -208,11 +268,9 @@ static uint32_t writers(xp_end *e)
     return n;
 }
 
-static void sweep_lock(xp_crew *c, uint32_t m) { xp_lock_sweep(&words(c)->lock, m); }
-
 static int add_writer(xp_end *e)
 {
-    xp_end_words *mine = &e->w->ends[e->m];
+    xp_end_words *mine = &e->ends[e->m];
     if (is_writer(mine) && !(mine->role & XP_END_FINISHED))
         return XP_GOT;
     if (!is_writer(mine) && writers(e) >= e->g.writers)
@@ -225,6 +283,7 @@ static int add_writer(xp_end *e)
 static void add_reader(xp_end *e, int mode, bool oldest)
 {
     xp_channel_words *w = e->w;
+    xp_end_words *mine = &e->ends[e->m];
     uint64_t first = w->next_seq, newest = 0, there = 0;
     for (uint32_t i = 0; i < total(&e->g) && oldest; i++) {
         uint64_t word = slot_at(e, i)->word;
@@ -237,9 +296,11 @@ static void add_reader(xp_end *e, int mode, bool oldest)
             newest = seq_of(word);
     }
     if (mode == XP_MODE_NEWEST && newest)
-        w->ends[e->m] = (xp_end_words){.cursor = newest};
-    else /* an old frame that somebody holds may lie far before the others: the frames between are not lost to this reader */
-        w->ends[e->m] = (xp_end_words){.cursor = first, .missed = -(int64_t)(w->next_seq - first - there)};
+        mine->cursor = newest;
+    else { /* an old frame that somebody holds may lie far before the others: the frames between are not lost to this reader */
+        mine->cursor = first;
+        mine->missed = -(int64_t)(w->next_seq - first - there);
+    }
     if (mode == XP_MODE_ONE && w->group == 0) {
         for (uint32_t i = 0; i < total(&e->g); i++) {
             xp_slot_words *s = slot_at(e, i);
@@ -250,45 +311,66 @@ static void add_reader(xp_end *e, int mode, bool oldest)
         }
         XP_STORE(&w->group, first + 1);
     }
-    XP_STORE(&w->ends[e->m].role, (uint32_t)mode);
+    XP_STORE(&mine->role, (uint32_t)mode);
 }
 
-int xp_end_join(xp_end *e, xp_crew *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer)
+/* Return the first index that no living process has, or `ends`. Called with the lock. */
+static uint32_t free_end(xp_end *e)
 {
-    *e = (xp_end){.c = c, .w = words(c), .g = *g, .mode = mode, .credit = MOST_CREDIT, .pid = (uint64_t)getpid()};
-    int rc = xp_crew_claim(c, label, sweep_lock, &e->m);
-    if (rc)
-        return rc;
-    if (!lock(e)) {
-        xp_crew_leave(c, e->m);
+    for (uint32_t i = 0; i < e->g.ends; i++)
+        if (!XP_RELAXED(&e->ends[i].member))
+            return i;
+    for (uint32_t i = 0; i < e->g.ends; i++)
+        if (is_over(e, i))
+            return i;
+    return e->g.ends;
+}
+
+int xp_end_join(xp_end *e, xp_group *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer)
+{
+    xp_end_look(e, c, g);
+    e->closed = 0;
+    e->mode = mode;
+    e->credit = MOST_CREDIT;
+    e->pid = (uint64_t)getpid();
+    if (!lock(e))
         return EAGAIN;
+    int rc = (e->m = free_end(e)) < g->ends ? 0 : ENOSPC;
+    if (rc == 0) {
+        reap(e, e->m); /* remove what the last end with this index left */
+        xp_end_words *mine = &e->ends[e->m];
+        *mine = (xp_end_words){.since = xp_group_member_at(c, c->member)->who.since_ns, .began = ++e->w->begun};
+        xp_end_card *card = xp_end_card_of(e, e->m);
+        memset(card, 0, sizeof *card);
+        memcpy(card->label, label, strnlen(label, sizeof card->label));
+        XP_STORE(&mine->member, c->member + 1);
+        if (top(e) <= e->m)
+            XP_STORE(&e->w->top, e->m + 1);
+        if (mode)
+            add_reader(e, mode, oldest);
+        rc = writer && add_writer(e) != XP_GOT ? EBUSY : 0;
+        if (rc)
+            reap(e, e->m);
     }
-    if (top(e) <= e->m)
-        XP_STORE(&e->w->top, e->m + 1);
-    reap(e, e->m); /* remove what the last member with this index left */
-    if (mode)
-        add_reader(e, mode, oldest);
-    rc = writer && add_writer(e) != XP_GOT ? EBUSY : 0;
-    if (rc)
-        reap(e, e->m);
     unlock(e, true);
-    if (rc)
-        xp_crew_leave(c, e->m);
-    else
-        xp_crew_ref(c);
+    if (rc == 0) {
+        xp_place_count(c, 0, 1);
+        xp_group_ref(c);
+    }
     return rc;
 }
 
 void xp_end_leave(xp_end *e)
 {
-    if (XP_EXCHANGE(&e->closed, 1) || xp_crew_wrong(e->c))
+    if (XP_EXCHANGE(&e->closed, 1) || xp_group_wrong(e->c))
         return;
     if (lock(e)) {
         reap(e, e->m);
         unlock(e, true);
-    } /* otherwise the next owner of the lock finds this member dead */
-    xp_lock_sweep(&e->w->lock, e->m);
-    xp_crew_leave(e->c, e->m);
+    } else { /* others remove the rest */
+        XP_STORE(&e->ends[e->m].member, 0);
+    }
+    xp_place_count(e->c, 0, -1);
     xp_ring_all(e->c);
 }
 
@@ -305,9 +387,9 @@ int xp_end_finish(xp_end *e)
 {
     if (!lock(e))
         return XP_UNUSABLE;
-    int got = is_writer(&e->w->ends[e->m]) ? XP_GOT : add_writer(e);
+    int got = is_writer(&e->ends[e->m]) ? XP_GOT : add_writer(e);
     if (got == XP_GOT) {
-        XP_STORE(&e->w->ends[e->m].role, e->w->ends[e->m].role | XP_END_FINISHED);
+        XP_STORE(&e->ends[e->m].role, e->ends[e->m].role | XP_END_FINISHED);
         e->finished = true;
     }
     unlock(e, got == XP_GOT);
@@ -323,7 +405,7 @@ static uint64_t wanted_from(const xp_end *e, bool *newest)
     uint64_t lowest = UINT64_MAX;
     *newest = false;
     for (uint32_t i = 0, n = top(e); i < n; i++) {
-        const xp_end_words *end = &e->w->ends[i];
+        const xp_end_words *end = &e->ends[i];
         int mode = (int)(end->role & XP_END_MODE);
         if (mode == XP_MODE_ALL && end->cursor < lowest)
             lowest = end->cursor;
@@ -345,8 +427,8 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
         unlock(e, false);
         return got != XP_GOT ? got : e->loaned_by == self ? XP_TWICE : XP_WAIT;
     }
-    if (!e->reads && w->ends[e->m].role & XP_END_MODE) /* it was opened to write, so nobody waits for it to read */
-        XP_STORE(&w->ends[e->m].role, w->ends[e->m].role & ~XP_END_MODE);
+    if (!e->reads && e->ends[e->m].role & XP_END_MODE) /* it was opened to write, so nobody waits for it to read */
+        XP_STORE(&e->ends[e->m].role, e->ends[e->m].role & ~XP_END_MODE);
     bool newest;
     uint64_t from = wanted_from(e, &newest), last = w->next_seq - 1;
     uint64_t kept = e->g.history ? w->next_seq - (e->g.history < w->next_seq ? e->g.history : w->next_seq) : UINT64_MAX;
@@ -357,7 +439,7 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
         uint64_t seq = seq_of(s->word);
         busy += state == XP_LOANED || state == XP_FULL;
         loans += state == XP_LOANED;
-        if (state != XP_FULL || held(s))
+        if (state != XP_FULL || held(e, s))
             continue;
         if (over == n || s->word < slot_at(e, over)->word)
             over = i;
@@ -421,8 +503,8 @@ int xp_end_send(xp_end *e, uint32_t slot, uint64_t nbytes, uint64_t point, uint6
     if (e->g.device) {
         s->point = point;
         s->point_by = e->m;
-        s->since = xp_crew_head_of(e->c)->members[e->m].since_ns;
-        memset(s->reads, 0, sizeof s->reads);
+        s->since = e->ends[e->m].began;
+        memset(s->reads, 0, e->g.ends * sizeof *s->reads);
     }
     if (s->deliveries)
         s->deliveries = 0;
@@ -452,7 +534,7 @@ static int without_frame(xp_end *e, bool jobs)
 {
     bool any = false, open = false;
     for (uint32_t i = 0, n = top(e); i < n; i++) {
-        const xp_end_words *end = &e->w->ends[i];
+        const xp_end_words *end = &e->ends[i];
         any = any || is_writer(end);
         open = open || (is_writer(end) && !(end->role & XP_END_FINISHED));
     }
@@ -482,7 +564,7 @@ static void describe(const xp_end *e, uint32_t slot, uint64_t missed, xp_frame *
 
 uint64_t xp_end_unread(const xp_end *e)
 {
-    const xp_end_words *mine = &e->w->ends[e->m];
+    const xp_end_words *mine = &e->ends[e->m];
     if (e->mode != XP_MODE_ONE)
         return missed_by(mine) + (e->w->next_seq - mine->cursor);
     uint64_t found = e->w->group_missed;
@@ -498,7 +580,7 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
     if (!lock(e))
         return XP_UNUSABLE;
     xp_channel_words *w = e->w;
-    xp_end_words *mine = &w->ends[e->m];
+    xp_end_words *mine = &e->ends[e->m];
     if (take && !e->reads) {
         e->reads = true;
         XP_STORE(&mine->role, (mine->role & ~XP_END_MODE) | (uint32_t)e->mode);
@@ -509,7 +591,7 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
         const xp_slot_words *s = slot_at(e, i);
         if (state_of(s->word) != XP_FULL)
             continue;
-        in_use += held(s);
+        in_use += held(e, s);
         jobs = jobs || unfinished(s);
         bool fits = e->mode == XP_MODE_ONE ? job_of(s) == XP_QUEUED : seq_of(s->word) >= mine->cursor;
         if (!fits)
@@ -522,7 +604,7 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
     int got = XP_GOT;
     if (chosen == n)
         got = without_frame(e, jobs);
-    else if (!held(slot_at(e, chosen)) && in_use >= e->g.slots - 1 - e->g.writers)
+    else if (!held(e, slot_at(e, chosen)) && in_use >= e->g.slots - 1 - e->g.writers)
         got = XP_WAIT; /* the readers hold as many frames as they may */
     if (got == XP_GOT && take) {
         xp_slot_words *s = slot_at(e, chosen);
@@ -533,7 +615,7 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
         } else {
             mine->missed += (int64_t)(seq - mine->cursor);
         }
-        hold(s, e->m);
+        hold(e, s, e->m);
         mine->cursor = seq + 1;
         mine->got++;
         describe(e, chosen, e->mode == XP_MODE_ONE ? w->group_missed : missed_by(mine), frame);
@@ -547,7 +629,7 @@ int xp_end_release(xp_end *e, uint32_t slot, bool done, uint64_t point)
     if (slot >= total(&e->g) || !lock(e))
         return XP_UNUSABLE;
     xp_slot_words *s = slot_at(e, slot);
-    bool mine = holds(s, e->m);
+    bool mine = holds(e, s, e->m);
     if (mine) {
         if (point)
             s->reads[e->m] = point;
@@ -559,8 +641,8 @@ int xp_end_release(xp_end *e, uint32_t slot, bool done, uint64_t point)
             else
                 hand_again(e, s);
         }
-        unhold(s, e->m);
-        if (state_of(s->word) == XP_FAILED && done && !held(s))
+        unhold(e, s, e->m);
+        if (state_of(s->word) == XP_FAILED && done && !held(e, s))
             commit(s, 0, XP_FREE);
     }
     unlock(e, mine);
@@ -575,11 +657,11 @@ int xp_end_failed(xp_end *e, xp_frame *frame)
     uint32_t n = total(&e->g), chosen = n;
     for (uint32_t i = 0; i < n; i++) {
         const xp_slot_words *s = slot_at(e, i);
-        if (state_of(s->word) == XP_FAILED && !held(s) && (chosen == n || s->word < slot_at(e, chosen)->word))
+        if (state_of(s->word) == XP_FAILED && !held(e, s) && (chosen == n || s->word < slot_at(e, chosen)->word))
             chosen = i;
     }
     if (chosen < n) {
-        hold(slot_at(e, chosen), e->m);
+        hold(e, slot_at(e, chosen), e->m);
         slot_at(e, chosen)->job = (uint64_t)(e->m + 1) << 8 | XP_TAKEN;
         describe(e, chosen, e->w->group_missed, frame);
     }
@@ -591,30 +673,37 @@ int xp_end_failed(xp_end *e, xp_frame *frame)
 
 int xp_end_watch(xp_end *e)
 {
-    int worst = XP_CREW_WATCHED;
+    int worst = XP_WATCHED;
     bool reaped = false;
-    for (uint32_t m = 0, n = top(e); m < n; m++) {
-        if (m == e->m || XP_LOAD(&e->w->ends[m].role) == 0)
+    uint64_t watched[XP_GROUP_MASK] = {0}; /* members: a process has many ends */
+    for (uint32_t i = 0, n = top(e); i < n; i++) {
+        if (i == e->m || XP_LOAD(&e->ends[i].role) == 0)
             continue;
-        int how = xp_crew_watch(e->c, m);
-        if (how == XP_CREW_POLLED)
+        uint32_t m = xp_end_of_member(e, i);
+        bool same = m != XP_GROUP_NOBODY && XP_RELAXED(&xp_group_member_at(e->c, m)->who.since_ns) == XP_RELAXED(&e->ends[i].since);
+        if (same && (m == e->c->member || watched[m / 64] >> m % 64 & 1))
+            continue;
+        int how = same ? xp_group_watch(e->c, m) : XP_GONE;
+        if (how == XP_POLLED)
             worst = how;
-        if (how != XP_CREW_GONE)
+        if (how != XP_GONE) {
+            watched[m / 64] |= 1ull << m % 64;
             continue;
-        if (e->g.device && !xp_crew_is_dead(e->c, m)) {
+        }
+        if (!is_over(e, i)) { /* its device may work yet */
             worst = DYING_RETRY;
             continue;
         }
         if (!lock(e))
             return worst;
-        /* Another process that joined under the lock may have this index by now. */
-        if (xp_crew_is_gone(e->c, m)) {
-            reap(e, m);
+        /* Another end may have this index by now. */
+        if (XP_LOAD(&e->ends[i].role) && is_over(e, i)) {
+            reap(e, i);
             reaped = true;
         }
         unlock(e, true);
     }
-    return reaped ? XP_CREW_GONE : worst;
+    return reaped ? XP_GONE : worst;
 }
 
 static bool spin(xp_end *e, uint32_t changes, uint64_t end)
@@ -646,7 +735,7 @@ int xp_end_sleep(xp_end *e, uint32_t changes, uint64_t end)
     XP_STORE(&e->w->bell.sleepers, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     int watch = xp_end_watch(e);
-    if (watch == XP_CREW_GONE || XP_LOAD(&e->w->changes) != changes || XP_LOAD(&e->closed))
+    if (watch == XP_GONE || XP_LOAD(&e->w->changes) != changes || XP_LOAD(&e->closed))
         return 0;
     return xp_bell_sleep(e->c, &e->w->bell, seq, end, watch);
 }

@@ -24,7 +24,7 @@ typedef struct {
     uint32_t slots, spare; /* the number of slots for frames, and of slots for dead letters */
     uint32_t writers, history, redeliver, on_full, meta_nbytes, text_nbytes;
     uint32_t device; /* 1: devices may work on frames, so a member's death counts once its process has ended */
-    uint32_t reserved;
+    uint32_t ends;   /* the most writers and readers */
 } xp_geometry;
 
 #define XP_END_MODE 3u
@@ -32,22 +32,30 @@ typedef struct {
 #define XP_END_FINISHED 8u
 
 typedef struct {
-    uint32_t role, reserved; /* XP_END_…; 0: nobody */
-    uint64_t cursor;         /* of a reader: the seq of the next frame that it has not seen */
+    uint32_t role, member; /* role: XP_END_…, member: 1 + that of its process; 0: nobody */
+    uint64_t since;        /* when that member joined the group, which tells it from others with the same number */
+    uint64_t cursor;       /* of a reader: the seq of the next frame that it has not seen */
     int64_t missed; /* from its cursor on; negative by the frames that were gone before it joined */
-    uint64_t got;
+    uint64_t got, began; /* began: tells the end from others with the same index */
 } xp_end_words;
+
+#define XP_END_LABEL 64u
+
+typedef struct { /* of an end; for people to read, and for channels on devices */
+    char label[XP_END_LABEL];
+    uint8_t event[sizeof(xp_handle)]; /* the handle of its event; zeros: none */
+} xp_end_card;
 
 typedef struct {
     _Alignas(64) uint64_t word; /* seq << 3 | state */
-    uint64_t owner; /* of a loan: 1 + member */
-    uint64_t holders[XP_CREW_MASK];
-    uint64_t job; /* 1 + member << 8 | XP_QUEUED … */
+    uint64_t owner; /* of a loan: 1 + end */
+    uint64_t holders[2]; /* ends; those from 128 on follow the reads */
+    uint64_t job; /* 1 + end << 8 | XP_QUEUED … */
     uint64_t nbytes, writer_pid;
     uint32_t meta_nbytes, text_nbytes; /* up to here one cache line: a plain frame changes no other */
-    uint64_t point, since; /* the point after which the member's device has written the frame, and when that member joined */
+    uint64_t point, since; /* the point after which the writer's device has written the frame, and when that end began */
     uint32_t deliveries, point_by;
-    uint64_t reads[XP_CREW_MEMBERS]; /* points of the readers' devices, after which the slot may be written */
+    uint64_t reads[]; /* for each end, the point of its device after which the slot may be written; then more holders */
 } xp_slot_words;
 
 typedef struct {
@@ -59,21 +67,22 @@ typedef struct {
     _Alignas(64) uint32_t changes; /* grows by one with each change; on a cache line of its own, since a spinning process reads nothing else */
     uint32_t listeners;
     _Alignas(64) uint64_t lost_pid;
-    uint32_t last_gone, top; /* top: no member at or above it was ever an end */
+    uint32_t last_gone, top; /* top: no end at or above it was ever used */
     xp_geometry geometry;
     char text[XP_CHANNEL_TEXT];
     uint32_t moved; /* 1: the slots ended with their maker, and another channel of this name exists or will exist */
-    uint8_t room[444];
-    xp_end_words ends[XP_CREW_MEMBERS];
-    xp_slot_words slots[];
-} xp_channel_words;
+    uint64_t begun; /* how many ends have begun */
+} xp_channel_words; /* then the ends, the slots, their metadata, and the cards of the ends */
 
 /* One end of a channel in this process. */
 typedef struct {
-    xp_crew *c;
+    xp_group *c;
     xp_channel_words *w;
+    xp_end_words *ends;
+    char *slots;
+    size_t slot_nbytes;
     xp_geometry g;
-    uint32_t m;
+    uint32_t m; /* its index among the ends */
     int mode, closed;
     bool reconnect;
     bool reads;          /* whether it has tried to receive */
@@ -94,7 +103,7 @@ enum {
     XP_NO_WRITER, /* there is no room for another writer */
     XP_SAID_END,  /* this end has called `finish` */
     XP_MOVED,     /* the channel has ended with its slots: another one of its name exists or will exist */
-    XP_UNUSABLE   /* the lock is busy: check the crew and pending signals, and try again */
+    XP_UNUSABLE   /* the lock is busy: check the group and pending signals, and try again */
 };
 
 typedef struct {
@@ -102,14 +111,14 @@ typedef struct {
     uint64_t seq, missed, nbytes, writer_pid, point, since;
 } xp_frame;
 
-uint64_t xp_channel_nbytes(const xp_geometry *g); /* the size of all words, or 0 if the geometry is impossible */
-void xp_channel_begin(xp_crew *c, const xp_geometry *g, const char *text, uint32_t n); /* fresh words */
-bool xp_channel_geometry(const xp_crew *c, xp_geometry *g);                            /* false if they do not fit */
-void xp_channel_move(xp_crew *c); /* the slots have ended; for words whose geometry was read */
+uint64_t xp_channel_nbytes(const xp_geometry *g); /* the size of the group's memory, or 0 if the geometry is impossible */
+void xp_channel_begin(xp_group *c, const xp_geometry *g, const char *text, uint32_t n); /* fresh words */
+bool xp_channel_geometry(const xp_group *c, xp_geometry *g);                            /* false if they do not fit */
+void xp_channel_move(xp_group *c); /* the slots have ended; for words whose geometry was read */
 
-/* Called with the join byte. Returns 0 or errno. `writer` adds a writer; EBUSY if there is no room. `mode` is a
- * reader's, or none. */
-int xp_end_join(xp_end *e, xp_crew *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer);
+/* Returns 0 or errno: ENOSPC if there is no room for another end, EAGAIN if the channel's lock is taken. `writer` adds a
+ * writer; EBUSY if there is no room. `mode` is a reader's, or none. */
+int xp_end_join(xp_end *e, xp_group *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer);
 void xp_end_leave(xp_end *e);
 
 /* From now on, this thread does not wait for the lock: it gets XP_UNUSABLE if the lock is taken. */
@@ -127,9 +136,16 @@ int xp_end_release(xp_end *e, uint32_t slot, bool done, uint64_t point);
 int xp_end_failed(xp_end *e, xp_frame *frame);
 int xp_end_finish(xp_end *e);
 const char *xp_end_meta(const xp_end *e, uint32_t slot); /* the text follows after g.meta_nbytes */
+xp_end_card *xp_end_card_of(const xp_end *e, uint32_t end);
+uint32_t xp_end_of_member(const xp_end *e, uint32_t end); /* the member whose end it is; XP_GROUP_NOBODY: nobody's */
+uint64_t xp_end_read_point(const xp_end *e, uint32_t slot, uint32_t end);
+/* An end that only looks, and has no index: for what follows here, and the words. */
+void xp_end_look(xp_end *e, xp_group *c, const xp_geometry *g);
+static inline xp_slot_words *xp_slot_words_at(const xp_end *e, uint32_t i) { return (xp_slot_words *)(e->slots + i * e->slot_nbytes); }
+bool xp_end_holds(const xp_end *e, uint32_t slot, uint32_t end);
 
 /* Call this before sleeping. It has deaths ring the bell, and removes dead members. Returns how often to check, as
- * xp_crew_watch does, or XP_CREW_GONE if something has changed, so that the caller checks again at once. */
+ * xp_group_watch does, or XP_GONE if something has changed, so that the caller checks again at once. */
 int xp_end_watch(xp_end *e);
 /* Spin, then sleep at most once, unless something has changed since `changes` was read. */
 int xp_end_sleep(xp_end *e, uint32_t changes, uint64_t end);

@@ -12,7 +12,6 @@
 #define SWEEP_BURST_NS 10000000u
 #define SWEEP_REST 5u
 #define SWEEP_STEP 4096u /* slots, and entries */
-#define PIDFDS 64u /* how many members of one domain are watched: a peer may claim any number. The locks of the others are polled. */
 
 /* --- reaping ------------------------------------------------------------------------------------------------------ */
 
@@ -99,7 +98,8 @@ static bool may_sweep(const xp_domain *d) { return d->sweep_at <= xp_now() + SWE
 static int reach_of(const xp_domain *d, uint32_t m)
 {
     const xp_member *record = xp_member_at(d, m);
-    int pidfd = d->pidfds[m], pid = pidfd < 0 ? (int)XP_RELAXED(&record->pid) : d->pids[m], mine = -1;
+    bool watched = xp_bit(d->watched, m);
+    int pidfd = watched ? d->seen[m].pidfd : -1, pid = watched ? d->seen[m].pid : (int)XP_RELAXED(&record->pid), mine = -1;
     if (pidfd < 0) {
         if (pid <= 0 || XP_RELAXED(&record->pid_namespace) != xp_pid_namespace())
             return XP_REACH_UNSEEN;
@@ -136,7 +136,7 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
 {
     if (m == d->member || d->fd < 0)
         return 0;
-    int pid, life = xp_life(d, m, &pid);
+    int pid, life = xp_life(&d->ms, m, &pid);
     if (life == XP_LIVING || life == XP_NOBODY) {
         xp_clear(d->retry, m);
         return 0;
@@ -154,10 +154,10 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
             XP_STORE(&record->state, 0);
     }
     xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, false);
-    xp_unwatch(d, m);
+    xp_unwatch(&d->ms, m);
     xp_clear(d->polled, m);
     (reaped < 0 ? xp_set : xp_clear)(d->retry, m);
-    d->dying_since[m] = reaped < 0 ? d->dying_since[m] : 0;
+    d->seen[m].dying_since = reaped < 0 ? d->seen[m].dying_since : 0;
     return reaped;
 }
 
@@ -175,70 +175,19 @@ int xp_reap_by_steps(xp_domain *d, uint32_t m)
 
 bool xp_vacant(xp_domain *d, uint32_t m)
 {
-    int pid, life = xp_life(d, m, &pid);
+    int pid, life = xp_life(&d->ms, m, &pid);
     return (life == XP_DEAD && may_sweep(d) && sweep_dead(d, m)) || life == XP_NOBODY;
 }
 
 /* --- watching ----------------------------------------------------------------------------------------------------- */
 
-static bool full(const xp_domain *d)
-{
-    uint32_t watched = 0;
-    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
-        watched += (uint32_t)__builtin_popcountll(XP_LOAD(&d->watched[i]));
-    return watched >= PIDFDS;
-}
-
 int xp_watch(xp_domain *d, uint32_t m)
 {
-    if (m == d->member || d->fd < 0 || xp_bit(d->watched, m))
-        return XP_WATCHED;
-    if (!xp_alive(d, m))
+    int how = xp_watch_member(&d->ms, m);
+    if (how == XP_GONE)
         return xp_reap(d, m, false) < 0 ? XP_RETRY : XP_WATCHED;
-    for (int i = 0; i < 8; i++) {
-        int pid, again;
-        if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) <= 0)
-            return xp_reap(d, m, false) < 0 ? XP_RETRY : XP_WATCHED;
-        if (pid == 0 || full(d))
-            break;
-        int pidfd = xp_pidfd_open(pid);
-        if (pidfd < 0 && errno == ESRCH)
-            continue;
-        if (pidfd < 0)
-            break;
-        /* If that process still holds the byte, the pidfd belongs to it, not to a later process with the same pid. */
-        if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &again) != 1 || again != pid) {
-            close(pidfd);
-            continue;
-        }
-        for (uint32_t i = 0; i < XP_MEMBERS; i++)
-            if (d->pidfds[i] >= 0 && d->pids[i] == pid) { /* nobody is two members: a hostile peer holds several locks */
-                close(pidfd);
-                xp_set(d->polled, m);
-                return XP_POLLED;
-            }
-        if (xp_loop_add(pidfd, EPOLLIN, XP_READY_PIDFD, d->serial, m) < 0) {
-            close(pidfd);
-            break;
-        }
-        d->pidfds[m] = pidfd;
-        d->pids[m] = pid;
-        xp_clear(d->polled, m);
-        xp_set(d->watched, m);
-        return XP_WATCHED;
-    }
-    xp_set(d->polled, m);
-    return XP_POLLED;
-}
-
-void xp_unwatch(xp_domain *d, uint32_t m)
-{
-    if (d->pidfds[m] < 0)
-        return;
-    xp_loop_remove(d->pidfds[m]);
-    close(d->pidfds[m]);
-    d->pidfds[m] = -1;
-    xp_clear(d->watched, m);
+    (how == XP_POLLED ? xp_set : xp_clear)(d->polled, m);
+    return how;
 }
 
 int xp_watch_relied(xp_slot *s)

@@ -45,6 +45,7 @@ static bool map_commons(xp_domain *d, xp_error *error)
     struct stat st;
     if ((d->base = xp_map_memfd(d->fd, &wanted, true, &st, error)) == NULL)
         return false;
+    d->records = d->base + XP_COMMONS_MEMBERS;
     d->dev = st.st_dev;
     d->ino = st.st_ino;
     xp_commons *c = (xp_commons *)d->base;
@@ -115,8 +116,10 @@ xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error
     d->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
     memcpy(d->cookie, cookie, XP_COOKIE);
     pthread_mutex_init(&d->mu, NULL);
-    for (uint32_t i = 0; i < XP_MEMBERS; i++)
-        d->pidfds[i] = -1;
+    d->count = XP_MEMBERS;
+    d->ready = XP_READY_PIDFD;
+    d->record_nbytes = sizeof(xp_member);
+    d->seen = d->others;
     if (owner) {
         d->released = malloc(XP_SLOTS * sizeof *d->released);
         d->slots_live = calloc(XP_SLOTS / 64, sizeof *d->slots_live);
@@ -166,8 +169,7 @@ void xp_leave(xp_domain *d)
      * longer listed is not marked at a fork. The owner's end has to be seen at once, and its memory is its own. */
     bool keeps = !d->owner && (has_any(&d->holds) || has_any(&d->users));
     bool all = xp_sweep_out(d, d->member, XP_CAUSE_EXIT, 0, UINT32_MAX, XP_REACH_UNSEEN | (keeps ? XP_REACH_KEPT : 0));
-    XP_EACH(d->watched, m)
-        xp_unwatch(d, m);
+    xp_unwatch_all(&d->ms);
     xp_unwatch_bell(d);
     if (all) {
         XP_STORE(&xp_member_at(d, d->member)->state, 0);
@@ -260,7 +262,7 @@ uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
         if (m == d->member)
             continue;
         xp_reap(d, m, false);
-        if (xp_alive(d, m))
+        if (xp_alive(&d->ms, m))
             found[n++] = m;
     }
     pthread_mutex_unlock(&d->mu);
@@ -333,7 +335,7 @@ static bool slot_free(xp_domain *d, uint32_t index)
 {
     uint64_t *mask = xp_words_at(d, index)->attached;
     XP_EACH(mask, m) {
-        if (xp_alive(d, m))
+        if (xp_alive(&d->ms, m))
             return false;
         xp_clear(mask, m);
     }

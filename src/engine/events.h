@@ -11,6 +11,7 @@
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
+#include "membership.h"
 #include "table.h"
 #include "words.h"
 
@@ -20,11 +21,6 @@
 #define XP_LEFT 1
 #define XP_ROBBED 2 /* somebody in this process closed fds that they do not own, so the numbers may belong to anybody by now */
 #define XP_LEAVING 4
-
-typedef struct { /* whether a member lives, as it was last checked, and which member it was */
-    uint64_t until, since;
-    int life;
-} xp_verdict;
 
 typedef struct { /* how far the sweep of a dead member has come, and which member it is; 0 if none has begun */
     uint64_t since;
@@ -41,8 +37,10 @@ typedef struct xp_domain {
     unsigned refs, born; /* born: the fork count when it was made */
     int left;            /* why it is not a member (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
     bool owner;
-    uint32_t member;
-    uint64_t serial; /* never used twice; epoll events name the domain by it */
+    union {
+        xp_membership ms;
+        XP_MEMBERSHIP;
+    };
     char *base;
     dev_t dev;
     ino_t ino;
@@ -50,17 +48,12 @@ typedef struct xp_domain {
     struct xp_domain *next; /* xp_mu */
     int rescan;             /* the warden has to check the nodes of this domain */
 
-    pthread_mutex_t mu;
-    int fd;   /* Only xp_leave closes it, under mu: closing any other fd of this file would release the lock. */
     int last_fd; /* of a process that has left but still owes points; 0 if there is none */
     int bell; /* open until the last reference is dropped, so that signallers need no mutex */
     bool bell_watched;
-    uint64_t watched[XP_MASK_WORDS]; /* their pidfds are in the warden's epoll; read without mu */
     uint64_t polled[XP_MASK_WORDS];  /* they cannot be watched: their locks are polled while nodes exist */
     uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
-    int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
-    uint64_t dying_since[XP_MEMBERS];
-    xp_verdict verdicts[XP_MEMBERS];
+    xp_other others[XP_MEMBERS];
     xp_sweep sweeps[XP_MEMBERS];
     int unopened;      /* a waiter of this process checks whether pickles are opened in time */
     uint64_t sweep_at; /* when the rest that pays for the sweeps so far will end; protected by mu */
@@ -204,10 +197,8 @@ bool xp_counts_reach(xp_counts *counts, uint32_t i); /* there is one for `i`; fa
 bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask); /* takes d->mu */
 void xp_count_out(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask);
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above this was ever used */
-enum { XP_LIVING, XP_DYING, XP_DEAD, XP_NOBODY }; /* a dying process counts as alive until all its fds are closed */
-int xp_life(xp_domain *d, uint32_t m, int *pid); /* called with d->mu, like the next two */
-bool xp_alive(xp_domain *d, uint32_t m);
-/* Whether the mask has a dead member that we could not reap. Another reaper may be stopped, or may never finish. */
+/* Whether the mask has a dead member that we could not reap. Another reaper may be stopped, or may never finish. Called
+ * with d->mu. */
 bool xp_unreaped(xp_domain *d, const uint64_t *mask);
 bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false if nobody has the index */
 
@@ -241,8 +232,7 @@ void xp_roster_lose(xp_words *w); /* a dead process owed points here; other memb
 void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
 
 /* --- deaths.c ----------------------------------------------------------------------------------------------------- */
-enum { XP_READY_LISTEN = 1, XP_READY_CONNECTION, XP_READY_BELL, XP_READY_PIDFD, XP_READY_CREW }; /* what the loop watches */
-enum { XP_WATCHED, XP_RETRY, XP_POLLED };
+enum { XP_READY_LISTEN = 1, XP_READY_CONNECTION, XP_READY_BELL, XP_READY_PIDFD, XP_READY_GROUP }; /* what the loop watches */
 
 /* Called with d->mu, except for xp_watch_relied. */
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* 1 if reaped, 0 if there was nothing to do, -1 to try again */
@@ -255,8 +245,7 @@ enum { XP_REACH_NOTHING, XP_REACH_UNSEEN = 1, XP_REACH_KEPT = 2 };
  * false if it stays a holder or user, or if a loss is postponed, because a living member's earlier point is outstanding
  * or a device may still store the point: call again. */
 bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, int reach);
-int xp_watch(xp_domain *d, uint32_t m); /* one of the above; also XP_WATCHED for a dead member */
-void xp_unwatch(xp_domain *d, uint32_t m);
+int xp_watch(xp_domain *d, uint32_t m); /* XP_WATCHED, also for a dead member, XP_RETRY or XP_POLLED */
 int xp_watch_bell(xp_domain *d); /* 0 or errno; 0 if there is no loop */
 void xp_unwatch_bell(xp_domain *d);
 int xp_watch_relied(xp_slot *s); /* and the members that owe points; takes d->mu; returns the worst result of xp_watch */

@@ -175,7 +175,7 @@ typedef struct {
 
 typedef struct {
     uint32_t state, pid; /* state: 0 free, 1 attached, or XP_EXITING */
-    uint64_t pid_namespace, attached_ns;
+    uint64_t pid_namespace, attached_ns; /* as an xp_member_record */
     char text[40]; /* why its queue failed, for people to read */
 } xp_member;
 

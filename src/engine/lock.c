@@ -7,7 +7,7 @@
 uint64_t xp_lock_ticket(uint32_t m)
 {
     static uint64_t tickets;
-    return __atomic_add_fetch(&tickets, 1, __ATOMIC_RELAXED) << 8 | (m + 1);
+    return __atomic_add_fetch(&tickets, 1, __ATOMIC_RELAXED) << 16 | (m + 1);
 }
 
 int xp_lock_try(xp_lock_words *w, uint32_t m, uint64_t ticket)
@@ -33,7 +33,7 @@ static void sweep(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
     bool changed = false;
     if ((owner & XP_LOCK_MEMBER) == m + 1)
         changed = XP_CAS(&w->owner, &owner, ((owner >> 16) + 1) << 16 | XP_LOCK_DIED_BIT);
-    if ((heir & 0xff) == m + 1)
+    if ((heir & XP_LOCK_HEIR) == m + 1)
         changed |= XP_CAS(&w->heir, &heir, 0);
     if (changed)
         xp_ring(&w->bell);
@@ -42,24 +42,24 @@ static void sweep(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
 void xp_lock_sweep(xp_lock_words *w, uint32_t m) { sweep(w, XP_LOAD(&w->owner), XP_LOAD(&w->heir), m); }
 
 /* Watch the member that is in the way, or remove it if it is gone. */
-static int watch_owner(xp_crew *c, xp_lock_words *w)
+static int watch_owner(xp_group *g, xp_lock_words *w)
 {
     uint64_t owner = XP_LOAD(&w->owner), heir = XP_LOAD(&w->heir);
-    int worst = XP_CREW_WATCHED;
+    int worst = XP_WATCHED;
     for (int i = 0; i < 2; i++) {
-        uint32_t m = (uint32_t)(i ? heir & 0xff : owner & XP_LOCK_MEMBER) - 1;
-        if (m >= XP_CREW_MEMBERS)
+        uint32_t m = (uint32_t)(i ? heir & XP_LOCK_HEIR : owner & XP_LOCK_MEMBER) - 1;
+        if (m >= g->count)
             continue;
-        int how = xp_crew_watch(c, m);
-        if (how == XP_CREW_GONE)
+        int how = xp_group_watch(g, m);
+        if (how == XP_GONE)
             sweep(w, owner, heir, m);
-        else if (how == XP_CREW_POLLED)
+        else if (how == XP_POLLED)
             worst = how;
     }
     return worst;
 }
 
-int xp_lock_wait(xp_crew *c, xp_lock_words *w, uint32_t m, uint64_t ticket, unsigned *tries, uint64_t end, int *rc)
+int xp_lock_wait(xp_group *g, xp_lock_words *w, uint32_t m, uint64_t ticket, unsigned *tries, uint64_t end, int *rc)
 {
     int got = XP_LOCK_BUSY;
     *rc = 0;
@@ -76,10 +76,10 @@ int xp_lock_wait(xp_crew *c, xp_lock_words *w, uint32_t m, uint64_t ticket, unsi
     uint64_t nobody = 0;
     if (*tries > 1) /* it was overtaken */
         XP_CAS(&w->heir, &nobody, ticket);
-    int watch = watch_owner(c, w);
+    int watch = watch_owner(g, w);
     if ((got = xp_lock_try(w, m, ticket)) != XP_LOCK_BUSY)
         return got;
-    *rc = xp_bell_sleep(c, &w->bell, seq, end, watch);
+    *rc = xp_bell_sleep(g, &w->bell, seq, end, watch);
     return xp_lock_try(w, m, ticket);
 }
 
@@ -90,23 +90,29 @@ void xp_lock_give_up(xp_lock_words *w, uint64_t ticket)
         xp_ring(&w->bell);
 }
 
-bool xp_lock_release(xp_lock_words *w, uint32_t m)
+bool xp_lock_end_turn(xp_lock_words *w, uint64_t owner, bool died)
 {
-    uint64_t found = XP_ACQUIRE(&w->owner);
-    if ((found & XP_LOCK_MEMBER) != m + 1 || !XP_CAS(&w->owner, &found, found >> 16 << 16))
+    uint64_t free = died ? ((owner >> 16) + 1) << 16 | XP_LOCK_DIED_BIT : owner >> 16 << 16;
+    if (!XP_CAS(&w->owner, &owner, free))
         return false;
     xp_ring(&w->bell);
     return true;
 }
 
-int xp_lock_take(xp_crew *c, xp_lock_words *w, uint32_t m, uint64_t end)
+bool xp_lock_release(xp_lock_words *w, uint32_t m)
+{
+    uint64_t found = XP_ACQUIRE(&w->owner);
+    return (found & XP_LOCK_MEMBER) == m + 1 && xp_lock_end_turn(w, found, false);
+}
+
+int xp_lock_take(xp_group *g, xp_lock_words *w, uint32_t m, uint64_t end)
 {
     int got = xp_lock_try(w, m, 0), rc;
     if (XP_LIKELY(got != XP_LOCK_BUSY))
         return got;
     uint64_t ticket = xp_lock_ticket(m);
-    for (unsigned tries = 0; got == XP_LOCK_BUSY && xp_crew_usable(c) && xp_now() < end;)
-        got = xp_lock_wait(c, w, m, ticket, &tries, end, &rc);
+    for (unsigned tries = 0; got == XP_LOCK_BUSY && xp_group_usable(g) && xp_now() < end;)
+        got = xp_lock_wait(g, w, m, ticket, &tries, end, &rc);
     if (got == XP_LOCK_BUSY)
         xp_lock_give_up(w, ticket);
     return got;
@@ -133,12 +139,12 @@ bool xp_atomic_swap(xp_atomic_words *w, int64_t old, int64_t value)
     return true;
 }
 
-bool xp_atomic_wait(xp_crew *c, xp_atomic_words *w, int64_t value, uint64_t end, int *rc)
+bool xp_atomic_wait(xp_group *g, xp_atomic_words *w, int64_t value, uint64_t end, int *rc)
 {
     uint32_t seq = XP_LOAD(&w->bell.seq);
     XP_STORE(&w->bell.sleepers, 1);
     *rc = 0;
     if (XP_LOAD(&w->value) == value)
-        *rc = xp_bell_sleep(c, &w->bell, seq, end, XP_CREW_WATCHED);
+        *rc = xp_bell_sleep(g, &w->bell, seq, end, XP_WATCHED);
     return XP_LOAD(&w->value) != value;
 }

@@ -6,10 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The kernel drops the locks of a dying process before it closes the process's driver fds. The pidfd shows when the
- * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record
- * may be wrong. */
-#define DYING_NS 300000000u
 #define FIRST_COUNTS 256u
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
@@ -99,14 +95,7 @@ void xp_domains_forked(void)
     for (xp_domain *d = xp_domains; d; d = d->next) {
         if (d->fd >= 0)
             close(d->fd);
-        d->fd = -1;
-        for (uint32_t m = 0; m < XP_MEMBERS; m++)
-            if (d->pidfds[m] >= 0) {
-                close(d->pidfds[m]);
-                d->pidfds[m] = -1;
-            }
-        memset(d->watched, 0, sizeof d->watched);
-        pthread_mutex_init(&d->mu, NULL);
+        xp_membership_forked(&d->ms);
     }
     xp_domains = NULL;
 }
@@ -162,59 +151,11 @@ uint32_t xp_slots_used(const xp_domain *d)
 
 /* --- alive or dead ------------------------------------------------------------------------------------------------ */
 
-/* How long the last result is used for a member that does not live: waiters check again and again, and a peer can
- * fake a thousand members. */
-#define VERDICT_NS 50000000u
-
-static int judged(xp_domain *d, uint32_t m, int life, uint64_t since, uint64_t now)
-{
-    d->verdicts[m] = (xp_verdict){.until = now + VERDICT_NS, .since = since, .life = life};
-    return life;
-}
-
-int xp_life(xp_domain *d, uint32_t m, int *pid)
-{
-    *pid = 0;
-    if (m == d->member || d->fd < 0) {
-        *pid = m == d->member ? getpid() : 0;
-        return XP_LIVING;
-    }
-    xp_member *record = xp_member_at(d, m);
-    const xp_verdict *last = &d->verdicts[m];
-    bool nobody = XP_LOAD(&record->state) == 0;
-    uint64_t now = xp_now(), since = XP_RELAXED(&record->attached_ns);
-    if (now < last->until && since == last->since && nobody == (last->life == XP_NOBODY))
-        return last->life; /* no other process has got the index */
-    if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, pid) != 0) {
-        d->dying_since[m] = 0;
-        return XP_LIVING;
-    }
-    if (nobody)
-        return judged(d, m, XP_NOBODY, since, now);
-    int pidfd = d->pidfds[m], mine = -1;
-    int declared = (int)XP_RELAXED(&record->pid);
-    if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == xp_pid_namespace())
-        pidfd = mine = xp_pidfd_open(declared);
-    bool lie = mine >= 0 && !xp_pid_ours(declared); /* a peer writes the record */
-    bool ended = pidfd < 0 || lie || xp_pidfd_readable(pidfd);
-    if (mine >= 0)
-        close(mine);
-    if (!ended && d->dying_since[m] == 0)
-        d->dying_since[m] = now;
-    return judged(d, m, ended || now - d->dying_since[m] > DYING_NS ? XP_DEAD : XP_DYING, since, now);
-}
-
-bool xp_alive(xp_domain *d, uint32_t m)
-{
-    int pid;
-    return xp_life(d, m, &pid) <= XP_DYING;
-}
-
 bool xp_unreaped(xp_domain *d, const uint64_t *mask)
 {
     int pid;
     XP_EACH(d->retry, m)
-        if (xp_bit(mask, m) && xp_life(d, m, &pid) == XP_DEAD)
+        if (xp_bit(mask, m) && xp_life(&d->ms, m, &pid) == XP_DEAD)
             return true;
     return false;
 }
@@ -225,7 +166,7 @@ bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive)
     if (XP_LOAD(&record->state) == 0)
         return false;
     pthread_mutex_lock(&d->mu);
-    int life = xp_life(d, m, pid);
+    int life = xp_life(&d->ms, m, pid);
     pthread_mutex_unlock(&d->mu);
     *since = XP_RELAXED(&record->attached_ns);
     *alive = life <= XP_DYING;

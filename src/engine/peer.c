@@ -20,8 +20,11 @@ typedef struct life_lock {
     dev_t dev;
     ino_t ino;
     int fd;
-    int64_t at;
+    int64_t at; /* or KEPT */
 } life_lock;
+
+#define KEPT (-1)       /* no lock: an fd that is closed once this process has no lock on the file any more */
+#define KEPT_MOST 64u   /* on one file: a peer may send it again and again */
 
 static pthread_mutex_t life_locks_mu = PTHREAD_MUTEX_INITIALIZER; /* inside all others */
 static life_lock *life_locks[LIFE_LOCK_BUCKETS];
@@ -31,7 +34,7 @@ static bool is_file(const life_lock *l, const struct stat *file) { return l->dev
 /* The first lock on that file from `l` on. */
 static life_lock *next_on(life_lock *l, const struct stat *file)
 {
-    while (l && !is_file(l, file))
+    while (l && (l->at == KEPT || !is_file(l, file)))
         l = l->next;
     return l;
 }
@@ -55,18 +58,48 @@ int xp_lock_for_life(int fd, int64_t at)
     return rc;
 }
 
+static void remove_at(life_lock **p)
+{
+    life_lock *l = *p;
+    *p = l->next;
+    free(l);
+}
+
 /* Forget the locks that were taken by `fd`, or the one on byte `at`. With life_locks_mu. */
 static void forget(int fd, const struct stat *file, int64_t at)
 {
-    for (life_lock **p = bucket_of(file); *p;) {
-        life_lock *l = *p;
-        if (l->fd == fd && is_file(l, file) && (at < 0 || l->at == at)) {
-            *p = l->next;
-            free(l);
+    for (life_lock **p = bucket_of(file); *p;)
+        if ((*p)->fd == fd && (*p)->at != KEPT && is_file(*p, file) && (at < 0 || (*p)->at == at))
+            remove_at(p);
+        else
+            p = &(*p)->next;
+    if (next_on(*bucket_of(file), file))
+        return;
+    for (life_lock **p = bucket_of(file); *p;)
+        if (is_file(*p, file)) {
+            close((*p)->fd);
+            remove_at(p);
         } else {
-            p = &l->next;
+            p = &(*p)->next;
         }
+}
+
+/* Closing any fd of a file drops all locks of this process on it, so one by which there is no lock stays open as long as
+ * there is one. False if too many do. With life_locks_mu. */
+static bool keep(int fd, const struct stat *file)
+{
+    uint32_t kept = 0;
+    for (life_lock *l = *bucket_of(file); l; l = l->next) {
+        if (is_file(l, file) && l->fd == fd)
+            return false;
+        kept += is_file(l, file) && l->at == KEPT;
     }
+    life_lock *made = kept < KEPT_MOST ? malloc(sizeof *made) : NULL;
+    if (made == NULL)
+        return false;
+    *made = (life_lock){*bucket_of(file), file->st_dev, file->st_ino, fd, KEPT};
+    *bucket_of(file) = made;
+    return true;
 }
 
 int xp_unlock_for_life(int fd, int64_t at)
@@ -110,7 +143,7 @@ static bool close_locked(int fd, const struct stat *file)
     pthread_mutex_lock(&life_locks_mu);
     life_lock *l = next_on(*bucket_of(file), file);
     bool ours = l != NULL;
-    if (ours) {
+    if (ours && !keep(fd, file)) {
         struct stat there;
         forget(fd, file, -1);
         close(fd);
@@ -136,9 +169,9 @@ void xp_life_locks_forked(void) /* with life_locks_mu */
 {
     for (uint32_t i = 0; i < LIFE_LOCK_BUCKETS; i++)
         while (life_locks[i]) {
-            life_lock *l = life_locks[i];
-            life_locks[i] = l->next;
-            free(l);
+            if (life_locks[i]->at == KEPT)
+                close(life_locks[i]->fd);
+            remove_at(&life_locks[i]);
         }
 }
 

@@ -20,7 +20,7 @@ static bool anybody_but(const uint64_t *mask, uint32_t m)
 static bool others_alive(xp_domain *d, const uint64_t *mask)
 {
     XP_EACH(mask, m)
-        if (m != d->member && xp_alive(d, m) && xp_bit(mask, m))
+        if (m != d->member && xp_alive(&d->ms, m) && xp_bit(mask, m))
             return true;
     return false;
 }
@@ -77,7 +77,7 @@ bool xp_future_lost(xp_slot *s, const xp_view *v)
     if (joined && joined != d->member + 1)
         loss = 0; /* somebody else came since */
     bool signalled = anybody_but(r->signallers, XP_NO_MEMBER);
-    bool gone = d->member != 0 && !xp_alive(d, 0);
+    bool gone = d->member != 0 && !xp_alive(&d->ms, 0);
     bool lost = loss || gone || xp_unreaped(d, signalled ? r->signallers : r->candidates);
     if (lost && signalled)
         lost = nobody_alive(d, r->signallers);
@@ -133,7 +133,7 @@ void xp_roster_close(xp_domain *d, xp_roles *r, uint32_t m)
 {
     if (xp_bit(r->signallers, m) && !anybody_but(r->signallers, m))
         XP_EACH(r->candidates, other)
-            if (other != m && !xp_alive(d, other))
+            if (other != m && !xp_alive(&d->ms, other))
                 xp_clear(r->candidates, other);
     xp_clear(r->signallers, m);
 }

@@ -21,7 +21,7 @@ static bool owner_dead(xp_slot *s, uint64_t point)
     pthread_mutex_lock(&s->d->mu);
     if (xp_read_facts(s->w, &v, facts))
         while (!dead && xp_next_run(&v, facts, &from, &last, &owner) && from <= point)
-            if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed the point before it died */
+            if (owner < XP_MEMBERS && !xp_alive(&s->d->ms, owner)) { /* it may have completed the point before it died */
                 owed = xp_lowest_owed(s->w, &now, owner);
                 dead = owed && owed <= point;
             }

@@ -1,6 +1,6 @@
 /* The warden: the work of a process's loop. It serves importers, detects deaths of members, polls for points that
  * devices complete, reports tokens, and gives cached memory back. */
-#include "crew.h"
+#include "group.h"
 #include "events.h"
 #include "exports.h"
 #include "loop.h"
@@ -22,10 +22,10 @@ static struct { /* the thread's */
 static void on_pidfd(xp_domain *d, uint32_t m)
 {
     pthread_mutex_lock(&d->mu);
-    if (d->pidfds[m] >= 0 && xp_pidfd_readable(d->pidfds[m])) {
-        xp_unwatch(d, m);
+    if (xp_watched_ends(&d->ms, m)) {
+        xp_unwatch(&d->ms, m);
         xp_reap(d, m, true);
-        if (xp_alive(d, m)) /* another member has the index by now */
+        if (xp_alive(&d->ms, m)) /* another member has the index by now */
             xp_watch(d, m);
     }
     pthread_mutex_unlock(&d->mu);
@@ -64,7 +64,7 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
             pthread_mutex_lock(&d->mu);
             if (xp_reap_by_steps(d, m)) /* even if it cannot be reaped: its death counts all the same */
                 XP_STORE(&d->rescan, 1);
-            else if (!xp_alive(d, m))
+            else if (!xp_alive(&d->ms, m))
                 xp_clear(d->polled, m);
             pthread_mutex_unlock(&d->mu);
         }
@@ -106,8 +106,8 @@ static bool ready(int kind, uint64_t serial, uint32_t index)
         xp_on_listen(index, xp_now());
     else if (kind == XP_READY_CONNECTION)
         xp_on_connection(serial, index);
-    else if (kind == XP_READY_CREW)
-        xp_crew_ready(serial, index);
+    else if (kind == XP_READY_GROUP)
+        xp_group_ready(serial, index);
     bool of_domain = kind == XP_READY_BELL || kind == XP_READY_PIDFD;
     xp_domain *d = of_domain ? xp_domain_find(serial) : NULL;
     if (d) {
@@ -117,7 +117,7 @@ static bool ready(int kind, uint64_t serial, uint32_t index)
         T.look = true;
         xp_domain_unref(d);
     }
-    return of_domain || kind == XP_READY_LISTEN || kind == XP_READY_CONNECTION || kind == XP_READY_CREW;
+    return of_domain || kind == XP_READY_LISTEN || kind == XP_READY_CONNECTION || kind == XP_READY_GROUP;
 }
 
 static void end(void)
@@ -127,13 +127,12 @@ static void end(void)
     pthread_mutex_lock(&xp_mu);
     for (xp_domain *d = xp_domains; d; d = d->next) {
         pthread_mutex_lock(&d->mu);
-        for (uint32_t m = 0; m < XP_MEMBERS; m++)
-            xp_unwatch(d, m);
+        xp_unwatch_all(&d->ms);
         xp_unwatch_bell(d);
         pthread_mutex_unlock(&d->mu);
         XP_STORE(&d->rescan, 1); /* for the next warden, and the remains of this one */
     }
-    xp_crews_end();
+    xp_groups_end();
     pthread_mutex_unlock(&xp_mu);
 }
 
@@ -171,7 +170,7 @@ static void fork_child(void)
     xp_serving_forked();
     xp_loop_forked();
     xp_domains_forked();
-    xp_crews_forked();
+    xp_groups_forked();
     xp_life_locks_forked();
     xp_name_locks_forked();
     xp_nodes_forked();

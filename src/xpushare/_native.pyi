@@ -1807,37 +1807,80 @@ def close_warden() -> None:
     The next call that needs the thread starts it again. `notification_fd` stays open.
     """
 
-CREW_MEMBERS: int
-CREW_JOIN: int
-CREW_VERSION: int
-CREW_LIFE: int
+GROUP_MEMBERS: int
+GROUP_VERSION: int
+GROUP_LIFE: int
+GROUP_HOME: int
+GROUP_CHANNEL: int
+GROUP_MAKE: int
+GROUP_JOIN: int
+GROUP_LOOK: int
+HOME_PLACES: int
+PLACE_OVER: int
+PLACE_ALONE: int
+PLACE_SHARED: int
 
-class Crew:
-    """This process's share of a crew: the members of all processes that have one lock (kind 1), atomic (2) or channel
-    (3) open. docs/channels-protocol.md describes crews.
+class Group:
+    """This process's membership in a group: the processes that share a channel (kind GROUP_CHANNEL), or the locks and
+    atomics that one of them has made (GROUP_HOME). docs/channels-protocol.md describes groups.
 
-    It takes over `fd`, the descriptor of the crew's file. `memory` contains the control words. `fresh` means that
-    nobody has used them before.
+    `memory` is the group's memory, and `fd` the descriptor of its file, which stays open as long as the memory is
+    mapped. `how` is GROUP_MAKE for new memory with room for `members` processes, GROUP_JOIN, or GROUP_LOOK to read the
+    memory without becoming a member. Raises OSError: ENOSPC if there is no room for another process, EEXIST if this
+    process is a member already. Raises ValueError if the memory is something else, or of another version.
     """
 
-    def __init__(self, fd: OwnedFd, memory: memoryview, kind: int, fresh: bool, initial: int = 0) -> None: ...
+    def __init__(self, fd: int, memory: memoryview, kind: int, how: int, members: int = 1024) -> None: ...
     def close(self) -> None:
-        """End all members of this process, as if they had died. Idempotent."""
+        """Leave the group. Idempotent."""
 
-    own: int
-    """How many members of this process the crew has, 0 if the crew is closed. Read-only."""
+    @property
+    def member(self) -> int:
+        """The number of this process in the group."""
 
-    def pid(self, member: int) -> int:
-        """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
-
-    def move(self, fd: OwnedFd, /) -> None:
-        """Use another file, whose descriptor it takes over, and lock the bytes of this process's members there. No
-        other process may be in the crew.
-        """
+    @property
+    def fd(self) -> int: ...
+    @property
+    def inode(self) -> tuple[int, int]:
+        """The device and inode of the memory's file."""
 
     @staticmethod
-    def joined(fd: int, /) -> None:
-        """Release this process's lock on byte CREW_JOIN of a crew's file, if it has one. An `fd` of -1 is ignored."""
+    def home_nbytes() -> int:
+        """Return the size of the memory of a home."""
+
+    def begin(self, kind: int, initial: int, /) -> tuple[int, int]:
+        """Begin a place for a lock (kind 1), an atomic (2) with that number, or a channel (3), in a group that this
+        process has made. Returns its number and generation. This process is attached to it. Raises OSError (ENOSPC) if
+        the group is full.
+        """
+
+    def attach(self, place: int, /) -> None:
+        """Show the other members that this process opens a place. Its handle is in the file by then."""
+
+    def state(self, place: int, generation: int, kind: int, /) -> int:
+        """Return PLACE_OVER if the place has ended, PLACE_ALONE if no other living member has it open, or
+        PLACE_SHARED.
+        """
+
+    def end(self, place: int, generation: int, /) -> bool:
+        """End a place, unless another living member has it open. Returns whether it has ended. If not, this process
+        stays attached. The caller has the lock on the name's file.
+        """
+
+    def detach(self, place: int, /) -> None:
+        """Let go of a place, which others keep."""
+
+    def own(self, place: int, /) -> int:
+        """Return how many objects this process has at a place, 0 if the group is closed."""
+
+    def pid(self, member: int, /) -> int:
+        """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
+
+    def set_handle(self, which: int, handle: bytes, /) -> None:
+        """Tell the members by which handle others open the group's memory (0) or the slots (1) from this process."""
+
+    def handles(self) -> list[tuple[int, bytes, bytes]]:
+        """Return the number and the two handles of each living member that has told the first one."""
 
     @staticmethod
     def channel_nbytes(geometry: bytes, /) -> int:
@@ -1866,17 +1909,17 @@ class Crew:
         """
 
     def channel_survey(self) -> tuple[list[tuple[Any, ...]], int]:
-        """Return an overview of a channel for people: the member, pid, role, cursor, missed, received, held and label
-        of each member, and the seq of the next frame.
+        """Return an overview of a channel for people: the number, pid, role, cursor, missed, received, held and label
+        of each end, and the seq of the next frame.
         """
 
 class LockMember:
-    """One member of a lock's crew, the processes that have the lock open. The caller must hold the POSIX lock on byte
-    CREW_JOIN of the crew's file while it makes a member. If a callable is passed instead of a crew, each use calls it
-    to raise the reason. Acquiring the lock returns `held`, or `died` if its last owner died.
+    """An object of this process at the place of a lock, to which the process is attached. If a callable is passed
+    instead of a group, each use calls it to raise the reason. Acquiring the lock returns `held`, or `died` if its last
+    owner died.
     """
 
-    def __new__(cls, crew: Crew | Unread, label: str = "", held: object = None, died: object = None, /) -> Self: ...
+    def __new__(cls, group: Group | Unread, place: int, held: object = None, died: object = None, /) -> Self: ...
     def release(self) -> None:
         """Release the lock. Any thread of the process may release it.
 
@@ -1897,14 +1940,14 @@ class LockMember:
         """Acquire the lock. Return `held` or `died`, or None after the time-out."""
 
     def _leave(self) -> None: ...
-    _member: int
+    _place: int
     def _owner(self) -> int:
         """Return 1 + the number of the member that holds the lock, or 0 if no member does."""
 
 class AtomicMember:
-    """One member of an atomic's crew, the processes that have the atomic open. It is made as a `LockMember` is."""
+    """An object of this process at the place of an atomic. It is made as a `LockMember` is."""
 
-    def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
+    def __new__(cls, group: Group | Unread, place: int, /) -> Self: ...
     def add(self, n: int, /) -> int:
         """Add to the number.
 
@@ -1959,7 +2002,7 @@ class AtomicMember:
         """Wait until the number differs from `value`. Returns False after the time-out."""
 
     def _leave(self) -> None: ...
-    _member: int
+    _place: int
 
 CHANNEL_GOT: int
 CHANNEL_WAIT: int
@@ -1974,9 +2017,9 @@ CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
 class ChannelEnd:
-    """One member of a channel's crew, the processes that have the channel open. The caller must hold the POSIX lock on
-    byte CREW_JOIN of the crew's file while it makes a member. Raises OSError (EBUSY) if there is no room for another
-    writer.
+    """An end of a channel, which is a writer or a reader. The process is attached to place 0 of the channel's group.
+    Raises OSError: ENOSPC if there is no room for another end, EBUSY if there is none for another writer, EAGAIN if a
+    process has the channel's lock for long.
 
     `refuse(end, outcome, wanted, timeout)` raises the error of an outcome. `encode(end, meta)` returns the bytes that
     are sent with a frame. `signal(end, order)` returns the point (the number of a signal) that completes once the work
@@ -1990,7 +2033,7 @@ class ChannelEnd:
 
     def __new__(
         cls,
-        crew: Crew,
+        group: Group,
         label: str,
         mode: int,
         oldest: bool,
@@ -2004,7 +2047,9 @@ class ChannelEnd:
         /,
     ) -> Self: ...
     @property
-    def member(self) -> int: ...
+    def member(self) -> int:
+        """The number of the end."""
+
     @property
     def lost_pid(self) -> int: ...
     @property
@@ -2024,19 +2069,28 @@ class ChannelEnd:
 
     def peek(self) -> int:
         """Return the outcome that `receive` would have now, without waiting or taking the frame. After this, the next
-        change is reported by a write to the crew's file.
+        change is reported by a write to the file of the group's memory.
         """
 
     def failed(self) -> Any: ...
     def finish(self) -> int: ...
     def write(self) -> int: ...
     def reads(self, slot: int, /) -> list[tuple[int, int]]:
-        """Return the signals that must complete before the slot can be written, as (member, point) pairs. Until then,
+        """Return the signals that must complete before the slot can be written, as (end, point) pairs. Until then,
         readers' devices may still use the slot.
         """
 
-    def since(self, member: int, /) -> int:
-        """Return the time at which a member joined, or 0 if there is no such member."""
+    def since(self, end: int, /) -> int:
+        """Return a number that tells an end from others with the same number, or 0 if there is no such end."""
+
+    def pid(self, end: int, /) -> int:
+        """Return the pid of an end's process: 0 if it is not visible from here, -1 if there is no such end."""
+
+    def event(self, end: int, /) -> bytes | None:
+        """Return the handle of an end's event, if it has told one."""
+
+    def set_event(self, handle: bytes, /) -> None:
+        """Tell the handle of this end's event."""
 
     def unread(self) -> int:
         """Return how many frames of a channel this reader has missed or not received. Used when a new channel of the

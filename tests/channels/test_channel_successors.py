@@ -210,10 +210,10 @@ def test_a_successor_dies_before_it_has_made_the_channel() -> None:
 
 
 def create_and_stop() -> None:
-    from xpushare.channels import crews
+    from xpushare.channels import groups
 
     def stop(_path: Any) -> None:
         raise RuntimeError("before the name is free")
 
-    crews.os.unlink = stop  # type: ignore[attr-defined]
+    groups.os.unlink = stop  # type: ignore[attr-defined]
     create_there()

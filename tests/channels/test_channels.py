@@ -18,9 +18,9 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept, wait_until
+from words import words_of
 from xpushare.arrays import changes
-from xpushare.channels import crews
-from xpushare.objects.array import memory_over
+from xpushare.channels import groups
 
 
 @contextlib.contextmanager
@@ -750,9 +750,8 @@ def test_interrupts() -> None:
 
 def sleepers() -> int:
     """Whether somebody sleeps until something changes."""
-    crew = next(iter(crews._known.values()))
-    words = memoryview(memory_over(crew.ranges[0]))
-    return int.from_bytes(words[0x4000 + 28 : 0x4000 + 32], "little")
+    words = words_of(next(iter(groups._known.values())))
+    return int.from_bytes(words[28:32], "little")
 
 
 def test_wait_any() -> None:
@@ -917,10 +916,11 @@ def test_ls_shows_channels() -> None:
 
 def test_the_memory_of_channels_and_locks_has_their_names() -> None:
     name = "counter-" + "n" * 120  # cut: a label is shorter than the longest name
-    with channel(), xs.Lock("database"), xs.Lock() as unnamed, xs.Atomic(0, name):
+    with channel(), xs.Channel.create(name, 2), xs.Lock("database"), xs.Lock(), xs.Atomic(0):
         found = [each["label"] for each in xs.shares() if each["exporter"] == os.getpid()]
-        assert set(found) >= {"channel test", "lock database", "lock", f"atomic {name}"[:56]}, unnamed
-        assert found.count("channel test") == 2  # its control words and its slots
+        assert found.count("locks and atomics") == 1  # they share one memory
+        for label in ("channel test", f"channel {name}"[:56]):
+            assert found.count(label) == 2  # its control words and its slots
 
 
 @pytest.mark.parametrize("dtype", [">i4", "datetime64[s]", "float32", [("a", "i4"), ("b", "f8")], "S3"])

@@ -12,9 +12,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare.objects.array import memory_over
-
-WORDS = 0x4000
+from words import words_of
 
 
 def use(seconds: float) -> int:
@@ -55,14 +53,14 @@ def test_random_words() -> None:
     source = random.Random(1)
     options: dict[str, Any] = {"writers": 4, "on_full": "overwrite", "meta_nbytes": 64}
     with xs.Channel.create("hostile", 64, "uint8", **options) as ch, Child() as child:
-        words = memoryview(memory_over(ch._end.crew.ranges[0]))
+        words = words_of(ch._end.place)
         before = bytes(words)
         pending = child.start(use, 1.5)
         while not pending.done():
-            at = source.randrange(WORDS, len(words) - 8) & ~7
+            at = source.randrange(len(words) - 8) & ~7
             words[at : at + 8] = source.choice([source.randbytes(8), source.randbytes(8), bytes(8), b"\xff" * 8])
             if source.random() < 0.02:
-                words[WORDS:] = before[WORDS:]
+                words[:] = before
         assert pending.result() >= 0
         words[:] = before
 
@@ -73,12 +71,11 @@ def test_random_words_of_a_lock() -> None:
     lock = xs.Lock()
     with Child() as child:
         child.call(kept.__setitem__, "lock", lock)
-        assert lock._crew is not None
-        words = memoryview(memory_over(lock._crew.ranges[0]))
+        words = words_of(lock._at)  # type: ignore[arg-type]
         pending = child.start(lock_there, 1.0)
         while not pending.done():
-            at = WORDS + 8 * source.randrange(3)
+            at = 8 * source.randrange(3)
             words[at : at + 8] = source.randbytes(8)
         pending.result()
-        words[WORDS : WORDS + 24] = bytes(24)
+        words[:24] = bytes(24)
     lock.close()

@@ -18,7 +18,7 @@ import pytest
 import xpushare as xs
 from harness import Child, kept
 from interrupting import Handler, Interrupt
-from xpushare.channels import crews
+from xpushare.channels import groups
 from xpushare.sharing import node
 
 
@@ -68,7 +68,7 @@ def held() -> dict[str, Any]:
     return {
         "fds": {link: n for link, n in links.items() if "xpushare" in link or "/crews/" in link},
         "exports": len(table.exports()) if table is not None else 0,
-        "files": sorted(os.listdir(crews.folder())),
+        "files": sorted(os.listdir(groups.folder())),
     }
 
 
@@ -90,6 +90,7 @@ def standing() -> Iterator[None]:
 def test_an_interrupt_leaves_nothing(call: Callable[[], None], step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _what: None)  # interrupted finalisers, whose frames would stay
     call()
+    call()  # by now exporters that have died since the last test are known
     before = held()
     for nth in range(1, 4000, step):
         interrupt = Interrupt(nth, deep=True)
@@ -123,18 +124,18 @@ def test_files_of_the_dead_go(monkeypatch: pytest.MonkeyPatch) -> None:
         kept["locks"] = [xs.Lock() for _ in range(count)]
 
     def sweep_once() -> None:
-        crews._swept = -crews._SWEEP_REST
+        groups._swept = -groups._SWEEP_REST
         xs.Lock().close()
 
     with Child() as dead, Child() as living:
         dead.call(make, 40)
         dead.kill()
         living.call(make, 10)
-        monkeypatch.setattr(crews, "_SWEEP_MOST", 8)  # fewer than living ones, which are younger
+        monkeypatch.setattr(groups, "_SWEEP_MOST", 8)  # fewer than living ones, which are younger
         monkeypatch.setattr(os, "listdir", newest_first)
         for _ in range(100):
             sweep_once()
-            if len(newest_first(crews.folder())) == 10:
+            if len(newest_first(groups.folder())) == 10:
                 return
     raise AssertionError("files of the dead stay")
 
@@ -183,6 +184,6 @@ def test_a_handler_opens_the_same_one_or_is_refused(first: str, inner: str, step
             child.call(lambda: kept.pop("number", xs.Lock()).close())
             if handler.left > 0:
                 assert nth > 30
-                assert not [each for each in os.listdir(crews.folder()) if "both" in each]
+                assert not [each for each in os.listdir(groups.folder()) if "both" in each]
                 return
     raise AssertionError("it never ends")

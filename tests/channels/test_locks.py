@@ -15,6 +15,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept, wait_until
+from words import words_of
 
 
 def hold(lock: xs.Lock) -> bool:
@@ -139,8 +140,8 @@ def test_the_owners_death_is_told(lock: xs.Lock, waits: bool) -> None:
 
 def sleepers(lock: xs.Lock) -> int:
     """The flag that somebody sleeps, which stands behind the lock's two words."""
-    words = memoryview(xs.objects.array.memory_over(lock._crew.ranges[0]))  # type: ignore[union-attr]
-    return int.from_bytes(words[0x4000 + 20 : 0x4000 + 24], "little")
+    words = words_of(lock._at)  # type: ignore[arg-type]
+    return int.from_bytes(words[20:24], "little")
 
 
 @pytest.mark.parametrize("how", ["close", "exit"])

@@ -15,7 +15,8 @@ import pytest
 
 import xpushare as xs
 from harness import TIMEOUT, wait_until
-from xpushare.channels import crews
+from words import words_of
+from xpushare.channels import groups
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def writer() -> Iterator[xs.Channel]:
 
 def sleeps() -> bool:
     """Whether some thread may sleep until the channel changes."""
-    words: Any = memoryview(crews.memory_over(next(iter(crews._known.values())).ranges[0]))
-    return bool(words[0x4000 + 28])  # `sleepers` of the bell, which follows the lock
+    words: Any = words_of(next(iter(groups._known.values())))
+    return bool(words[28])  # `sleepers` of the bell, which follows the lock
 
 
 def received(reader: xs.Channel) -> int:

@@ -71,7 +71,7 @@ def test_batches_are_those_of_the_default_collate(workers: int) -> None:
 
 def test_tensors_are_stacked_in_the_slot() -> None:
     with batches_of(1) as batches:
-        places = batches._reader._end.places
+        places = batches._reader._end.slots
         low, high = places[0].address, places[-1].address + places[-1].nbytes
         addresses = [batch["image"].data_ptr() for batch in batches.of(loader_of(batches, 1))]
         assert len(addresses) == COUNT // 4
@@ -222,8 +222,8 @@ def test_a_batch_that_is_sent_on_is_a_copy() -> None:
 def test_page_locked_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*;native_cpu:*")
     with batches_of(device="mock:0") as batches:
-        assert {str(each.device) for each in batches._reader._end.places} == {"mock:0"}
-        assert {each.allocation.kind for each in batches._reader._end.places} == {"host"}
+        assert {str(each.device) for each in batches._reader._end.slots} == {"mock:0"}
+        assert {each.allocation.kind for each in batches._reader._end.slots} == {"host"}
 
 
 def test_an_epoch_that_was_left() -> None:

@@ -100,7 +100,7 @@ def test_a_damaged_description_of_a_channel(
     text: bytes, neighbour: Child, bad: xs.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     del neighbour
-    words = memoryview(memory_over(bad._end.crew.ranges[0]))
+    words = memoryview(memory_over(bad._end.place.ranges[0]))
     good = bad._end.geometry.text.ljust(1024, b"\0")
     at = bytes(words).index(good)
     words[at : at + 1024] = text.ljust(1024, b"\0")
@@ -122,7 +122,7 @@ def test_a_label_and_a_description_with_control_characters(
     neighbour: Child, bad: xs.Channel, capfd: pytest.CaptureFixture[str]
 ) -> None:
     del neighbour
-    words = memoryview(memory_over(bad._end.crew.ranges[0]))
+    words = memoryview(memory_over(bad._end.place.ranges[0]))
     good, label = bad._end.geometry.text.ljust(1024, b"\0"), b"writer".ljust(64, b"\0")
     at, at_label = bytes(words).index(good), bytes(words).index(label)
     words[at : at + 1024] = json.dumps([ESCAPES, ESCAPES, None]).encode().ljust(1024, b"\0")
@@ -243,13 +243,12 @@ def test_damaged_files_of_names(
 def test_damaged_files_of_channels(
     alive: bool, neighbour: Child, made: list[Path], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from xpushare import _native
 
     del neighbour
     names = _damaged(identity.runtime_dir() / "crews", "channel.", made)
     with Child() as hostile:
         if alive:
-            hostile.call(hold, [str(path) for path in made if not path.is_fifo()], _native.CREW_LIFE)
+            hostile.call(hold, [str(path) for path in made if not path.is_fifo()], 0)
         with caplog.at_level(logging.WARNING, "xpushare"):
             sound()
         commands_show(capfd)

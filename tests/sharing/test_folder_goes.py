@@ -22,7 +22,7 @@ import pytest
 import xpushare as xs
 from harness import Child, fd_count, kept, wait_until
 from interrupting import Interrupt
-from xpushare.channels import crews
+from xpushare.channels import groups
 from xpushare.sharing import keeping
 
 
@@ -189,8 +189,7 @@ def test_a_lock_stays_one(run: Path) -> None:
             one.call(release)
 
 
-def test_a_lock_that_becomes_two_is_told(run: Path) -> None:
-    """Several processes have it open, so none of them can make its file again."""
+def test_a_lock_of_several_processes_stays_one(run: Path) -> None:
     with using(run) as one, using(run) as other:
         for each in one, other:
             assert each.call(take, "l")
@@ -198,30 +197,47 @@ def test_a_lock_that_becomes_two_is_told(run: Path) -> None:
         shutil.rmtree(run)
         for each in one, other:
             each.call(names)
-            assert "opened the lock 'l' before the runtime folder was removed" in each.call(said)
+            assert "was removed" in each.call(said)
+        assert one.call(take, "l")
+        with using(run) as third:
+            assert not third.call(take, "l")
+            one.call(release)
+            assert third.call(take, "l")
+            third.call(release)
+
+
+def test_a_lock_that_becomes_two_is_told(run: Path) -> None:
+    """Another process has made one of that name before this one has noticed that the file was removed."""
+    with using(run) as one, using(run) as other:
+        assert one.call(take, "l")
+        (run / "crews" / "lock.l").unlink()
+        assert other.call(take, "l")
+        assert one.call(take, "l") is False
+        assert "opened the lock 'l' before somebody removed the file in the runtime folder" in one.call(said)
+        other.call(release)
 
 
 def restore_with_interrupts() -> None:
     """Make the file of a lock again, with an interrupt at each point of that."""
-    crew = lock("l") and crews._known["lock.l"]
+    place = lock("l") and groups._known["lock.l"]
     errors: list[BaseException] = []
     before = fd_count()
     for nth in range(1, 1000):
-        crew.path.unlink()
+        place.path.unlink()
         interrupt = Interrupt(nth, deep=True)
         sys.setprofile(interrupt)
         try:
-            assert crews._restored(crew, crew.path)
+            assert place.restored()
         except KeyboardInterrupt as error:
             errors.append(error)  # its frames refer to what they opened
         finally:
             sys.setprofile(None)
         assert fd_count() == before, f"interrupted at point {nth}"
-        assert set(os.listdir(crew.path.parent)) <= {"lock.l"}
+        assert set(os.listdir(place.path.parent)) <= {"lock.l"}
         if interrupt.left > 0:
             assert nth > 10
             return
-        assert crews._restored(crew, crew.path)
+        assert place.restored()
     raise AssertionError("it never ends")
 
 

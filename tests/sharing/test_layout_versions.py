@@ -30,17 +30,20 @@ from xpushare import _native
 from xpushare.adapters.stream import memory
 from xpushare.adapters.virtual_memory import memory as virtual_memory
 from xpushare.arrays.containers import flatten
-from xpushare.channels import crews, frames, geometry
+from xpushare.channels import frames, geometry, groups
 from xpushare.keeper import process
 from xpushare.objects.message import text_of
 from xpushare.sharing import handle, keeping, layout, naming, node
 
 ENGINE = Path(__file__).parents[2] / "src" / "engine"
 # Structures, and enumerations by their first names, that stay in one process.
-LOCAL = {"xp_crew", "xp_end", "xp_frame", "XP_CREW_WATCHED", "XP_LOCK_HELD", "XP_GOT"}
+LOCAL = {
+    "xp_group", "xp_watched", "xp_own_place", "xp_end", "xp_frame", "XP_GROUP_WATCHED", "XP_GROUP_MAKE",
+    "XP_PLACE_OVER", "XP_LOCK_HELD", "XP_GOT",
+}  # fmt: skip
 VERSIONS = {
     "XP_VERSION": _native.CONSTANTS["VERSION"], "XP_MESSAGE_VERSION": _native.CONSTANTS["MESSAGE_VERSION"],
-    "XP_CREW_VERSION": _native.CREW_VERSION, "naming.FORMAT": naming.FORMAT, "keeping.FORMAT": keeping.FORMAT,
+    "XP_GROUP_VERSION": _native.GROUP_VERSION, "naming.FORMAT": naming.FORMAT, "keeping.FORMAT": keeping.FORMAT,
 }  # fmt: skip
 
 
@@ -79,20 +82,20 @@ DTYPES = [
 
 def layouts() -> dict[str, tuple[str, list[object]]]:
     """Of each layout: the name of its version, and what declares it."""
-    engine, crew = declared("layout.h"), declared("crew.h", "lock.h", "channel.h")
+    engine, group = declared("layout.h"), declared("group.h", "lock.h", "channel.h")
 
     def with_prefix(*prefixes: str) -> list[str]:
         return [text for name, text in engine.items() if name.startswith(prefixes)]
 
     wire, tree = flatten(TREE)
     assert not wire
-    channel = geometry.wanted((2, 3), "f4", None, xs.Device("native_cpu:0"), 8, "block", 1, 2, 512, 3)
+    channel = geometry.wanted((2, 3), "f4", None, xs.Device("native_cpu:0"), 8, "block", 1, 2, 512, 3, 128)
     described = json.loads(channel.text)[1:]  # the first is the device's uuid
-    crew_parts: list[object] = [text for name, text in crew.items() if name not in LOCAL]
-    crew_parts += [crews._KINDS, crews._RECORD, crews._RECORDS, layout.CREW_FILE.format, crews._VERSION_AT]
-    crew_parts += [layout.CHANNEL_MAGIC, tuple(channel.numbers), described, frames._HEAD.format, frames.TEXT_NBYTES]
-    crew_parts += [frames.laid_out({"x": np.zeros((2, 3), "f4"), "y": [np.zeros(3, "i8")]}, 4096).text]
-    crew_parts += [frames.encode_meta(TREE, 4096)]
+    group_parts: list[object] = [text for name, text in group.items() if name not in LOCAL]
+    group_parts += [groups._KINDS, groups._RECORD, groups._RECORDS, layout.NAME_FILE.format, groups._PID_AT]
+    group_parts += [layout.CHANNEL_MAGIC, tuple(channel.numbers), described, frames._HEAD.format, frames.TEXT_NBYTES]
+    group_parts += [frames.laid_out({"x": np.zeros((2, 3), "f4"), "y": [np.zeros(3, "i8")]}, 4096).text]
+    group_parts += [frames.encode_meta(TREE, 4096)]
     keeper: list[object] = [
         keeping._HEAD.format,
         keeping._GOOD,
@@ -137,7 +140,7 @@ def layouts() -> dict[str, tuple[str, list[object]]]:
             "XP_MESSAGE_VERSION",
             [engine["xp_message"], engine["xp_leaf"], *with_prefix("XP_MESSAGE", "XP_ARRAY"), text_of(DTYPES, tree)],
         ),
-        "crew": ("XP_CREW_VERSION", crew_parts),
+        "group": ("XP_GROUP_VERSION", group_parts),
         "name": (
             "naming.FORMAT",
             [naming.MAGIC, naming.HEAD.format, naming.ENTRY.format, naming._LIFE, naming._REAPER],
@@ -156,7 +159,7 @@ DIGESTS = {
     "commons": (4, "085bbea9e417cc81"),
     "socket": (4, "4a19f2e16b9b9041"),
     "message": (4, "eab7bb562c9275d4"),
-    "crew": (1, "1215a5af56e315b6"),
+    "group": (2, "82ab6a677915eaa6"),
     "name": (0, "cb98bba507ff24a0"),
     "keeper": (2, "44908f9c46fc1eda"),
 }  # fmt: skip
@@ -172,7 +175,7 @@ def test_a_layout_that_changes_takes_another_version(name: str) -> None:
 
 
 def test_every_shared_structure_has_a_version() -> None:
-    everything = declared("layout.h", "crew.h", "lock.h", "channel.h")
+    everything = declared("layout.h", "group.h", "lock.h", "channel.h")
     shared = {name for name, text in everything.items() if text.startswith("struct")} - LOCAL
     covered = {name for _, parts in layouts().values() for part in parts for name in str(part).split()[1:2]}
     assert shared - covered == set()
@@ -188,8 +191,10 @@ def test_the_numbers_of_a_channel_are_the_fields_of_the_engines_structure() -> N
 
 
 def test_the_digest_sees_a_change() -> None:
-    before = declared("crew.h")
-    assert digest([before["xp_crew_head"]]) != digest([before["xp_crew_head"].replace("reserved[40]", "reserved[32]")])
+    before = declared("group.h")
+    assert digest([before["xp_group_head"]]) != digest(
+        [before["xp_group_head"].replace("reserved[28]", "reserved[24]")]
+    )
     assert before["xp_bell"] == "struct xp_bell { uint32_t seq, sleepers; }"
 
 
@@ -248,17 +253,18 @@ def test_another_version_of_a_name() -> None:
         child.call(lambda: xs.unpublish("versioned"))
 
 
-def test_another_version_of_a_crews_file() -> None:
+def test_another_version_of_the_file_of_a_lock() -> None:
     with Child() as child:
         child.call(lambda: kept.__setitem__("lock", xs.Lock("versioned")))
-        path = crews.folder() / "lock.versioned"
-        for found, raw in (4242, struct.pack("<I", 4242)), (None, bytes(4)):  # the files of the first version have none
+        path = groups.folder() / "lock.versioned"
+        at = _native.LAYOUT["name_file.version"]
+        for found, version in (4242, 4242), (1, 0):  # the files of the first version have none
             with open(path, "r+b") as file:
-                file.seek(crews._VERSION_AT)
-                file.write(raw)
-            if found is None:
-                xs.Lock("versioned").close()
-            else:
-                with pytest.raises(xs.InvalidHandleError, match=f"version {found} .* version {_native.CREW_VERSION}"):
-                    xs.Lock("versioned")
+                file.seek(at)
+                file.write(struct.pack("<I", version))
+            with pytest.raises(xs.InvalidHandleError, match=f"version {found} .* version {_native.GROUP_VERSION}"):
+                xs.Lock("versioned")
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(struct.pack("<I", _native.GROUP_VERSION))
         child.call(lambda: kept.pop("lock").close())

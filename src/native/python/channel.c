@@ -5,18 +5,18 @@
 
 static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *o_crew, *loan, *frame, *refuse, *encode, *signal;
+    PyObject *o_group, *loan, *frame, *refuse, *encode, *signal;
     const char *label;
     int mode, oldest, writer, reconnect, rc;
     xp_geometry g;
-    if (!PyArg_ParseTuple(args, "OsipppO!O!OOO", &o_crew, &label, &mode, &oldest, &writer, &reconnect, &PyType_Type,
+    if (!PyArg_ParseTuple(args, "OsipppO!O!OOO", &o_group, &label, &mode, &oldest, &writer, &reconnect, &PyType_Type,
                           &loan, &PyType_Type, &frame, &refuse, &encode, &signal))
         return NULL;
     if (!xp_is_loan((PyTypeObject *)loan) || !xp_is_frame((PyTypeObject *)frame)) {
         PyErr_SetString(PyExc_TypeError, "the classes of loans and frames derive from LoanBase and FrameBase");
         return NULL;
     }
-    xp_crew *c = xp_channel_of(o_crew, &g);
+    xp_group *c = xp_channel_of(o_group, &g);
     if (c == NULL)
         return NULL;
     xp_end_object *self = (xp_end_object *)PyType_GenericAlloc(type, 0);
@@ -31,7 +31,7 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     }
     self->joined = true;
     self->e.reconnect = reconnect;
-    self->crew = Py_NewRef(o_crew);
+    self->group = Py_NewRef(o_group);
     self->loan = (PyTypeObject *)Py_NewRef(loan);
     self->frame = (PyTypeObject *)Py_NewRef(frame);
     self->refuse = Py_NewRef(refuse);
@@ -46,13 +46,13 @@ static void end_end(PyObject *self)
     if (o->joined) {
         Py_BEGIN_ALLOW_THREADS
         xp_end_leave(&o->e);
-        xp_crew_unref(o->e.c);
+        xp_group_unref(o->e.c);
         Py_END_ALLOW_THREADS
     }
 }
 
 XP_LIFE(end, .end = end_end, .weakrefs = offsetof(xp_end_object, weakrefs),
-        .fixed = XP_OBJECTS(xp_end_object, crew, loan, frame, refuse, encode, signal),
+        .fixed = XP_OBJECTS(xp_end_object, group, loan, frame, refuse, encode, signal),
         .cleared = XP_OBJECTS(xp_end_object, arrays))
 
 static PyObject *end_leave(PyObject *self, PyObject *Py_UNUSED(a))
@@ -136,13 +136,9 @@ static PyObject *end_reads(PyObject *self, PyObject *arg)
     if (e == NULL || xp_as_u32(arg, &slot) < 0 || slot >= e->g.slots + e->g.spare)
         return NULL;
     PyObject *list = PyList_New(0);
-    const xp_slot_words *s = &e->w->slots[slot];
-    for (uint32_t m = 0; list && m < XP_CREW_MEMBERS; m++) {
-        uint64_t point = XP_LOAD(&s->reads[m]);
-        /* The earlier writer, if it lives: perhaps nobody has read its frame. */
-        if (s->point_by == m && s->since == xp_crew_head_of(e->c)->members[m].since_ns && s->point > point)
-            point = s->point;
-        PyObject *v = point ? Py_BuildValue("(IK)", m, (unsigned long long)point) : NULL;
+    for (uint32_t i = 0; list && i < e->g.ends; i++) {
+        uint64_t point = xp_end_read_point(e, slot, i);
+        PyObject *v = point ? Py_BuildValue("(IK)", i, (unsigned long long)point) : NULL;
         if (point && (v == NULL || PyList_Append(list, v) < 0))
             Py_CLEAR(list);
         Py_XDECREF(v);
@@ -150,14 +146,63 @@ static PyObject *end_reads(PyObject *self, PyObject *arg)
     return list;
 }
 
-/* When a member joined, which tells it from others with the same index. */
+static bool end_index(PyObject *self, PyObject *arg, xp_end **e, uint32_t *i)
+{
+    if ((*e = xp_end_of(self)) == NULL || xp_as_u32(arg, i) < 0)
+        return false;
+    if (*i < (*e)->g.ends)
+        return true;
+    PyErr_SetString(PyExc_ValueError, "the channel has no such end");
+    return false;
+}
+
+/* A number that tells an end from others with the same index; 0: nobody's. */
 static PyObject *end_since(PyObject *self, PyObject *arg)
 {
-    xp_end *e = xp_end_of(self);
-    uint32_t m;
-    if (e == NULL || xp_as_u32(arg, &m) < 0)
+    xp_end *e;
+    uint32_t i;
+    if (!end_index(self, arg, &e, &i))
         return NULL;
-    return PyLong_FromUnsignedLongLong(m < XP_CREW_MEMBERS ? XP_LOAD(&xp_crew_head_of(e->c)->members[m].since_ns) : 0);
+    return PyLong_FromUnsignedLongLong(XP_LOAD(&e->ends[i].member) ? XP_LOAD(&e->ends[i].began) : 0);
+}
+
+/* The pid of an end's process: 0 if it cannot be seen, -1 if the end is gone. */
+static PyObject *end_pid(PyObject *self, PyObject *arg)
+{
+    xp_end *e;
+    uint32_t i;
+    if (!end_index(self, arg, &e, &i))
+        return NULL;
+    uint32_t m = xp_end_of_member(e, i);
+    return PyLong_FromLong(m == XP_GROUP_NOBODY ? -1 : xp_group_pid(e->c, m));
+}
+
+/* The handle of an end's event, or None. */
+static PyObject *end_event(PyObject *self, PyObject *arg)
+{
+    static const uint8_t none[sizeof(xp_handle)];
+    xp_end *e;
+    uint32_t i;
+    if (!end_index(self, arg, &e, &i))
+        return NULL;
+    const uint8_t *raw = xp_end_card_of(e, i)->event;
+    return memcmp(raw, none, sizeof none) == 0 ? Py_NewRef(Py_None)
+                                               : PyBytes_FromStringAndSize((const char *)raw, sizeof none);
+}
+
+static PyObject *end_set_event(PyObject *self, PyObject *arg)
+{
+    xp_end *e = xp_end_of(self);
+    char *raw;
+    Py_ssize_t n;
+    if (e == NULL || PyBytes_AsStringAndSize(arg, &raw, &n) < 0)
+        return NULL;
+    if (n != sizeof(xp_handle)) {
+        PyErr_SetString(PyExc_ValueError, "that is no handle");
+        return NULL;
+    }
+    memcpy(xp_end_card_of(e, e->m)->event, raw, sizeof(xp_handle));
+    Py_RETURN_NONE;
 }
 
 static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
@@ -199,6 +244,9 @@ static PyMethodDef end_methods[] = {
     {"write", end_write, METH_NOARGS, NULL},
     {"reads", end_reads, METH_O, NULL},
     {"since", end_since, METH_O, NULL},
+    {"pid", end_pid, METH_O, NULL},
+    {"event", end_event, METH_O, NULL},
+    {"set_event", end_set_event, METH_O, NULL},
     {"unread", end_unread, METH_NOARGS, NULL},
     {"leave", end_leave, METH_NOARGS, NULL},
     {"use_arrays", XP_FAST(end_use_arrays), METH_FASTCALL, NULL},

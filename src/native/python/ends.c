@@ -14,35 +14,35 @@ static bool behind(xp_line *line, const xp_end *e)
     return found;
 }
 
-static void queue(xp_line *line, xp_place *place)
+static void queue(xp_line *line, xp_turn *turn)
 {
-    place->thread = (uint64_t)pthread_self();
+    turn->thread = (uint64_t)pthread_self();
     pthread_mutex_lock(&line->mu);
-    xp_place **at = line->first ? line->last : &line->first;
-    line->last = &place->next;
-    XP_STORE_RELAXED(at, place);
+    xp_turn **at = line->first ? line->last : &line->first;
+    line->last = &turn->next;
+    XP_STORE_RELAXED(at, turn);
     pthread_mutex_unlock(&line->mu);
 }
 
 /* The next thread wakes to try. */
-static void leave_line(xp_line *line, xp_place *place, xp_end *e)
+static void leave_line(xp_line *line, xp_turn *turn, xp_end *e)
 {
     if (e->c->born != XP_RELAXED(&xp_fork_count))
         return; /* a child: nobody else waits, and the mutex may be held for ever */
     pthread_mutex_lock(&line->mu);
-    xp_place **at = &line->first;
-    while (*at != place)
+    xp_turn **at = &line->first;
+    while (*at != turn)
         at = &(*at)->next;
-    if (line->last == &place->next)
+    if (line->last == &turn->next)
         line->last = at;
-    XP_STORE_RELAXED(at, place->next);
+    XP_STORE_RELAXED(at, turn->next);
     bool more = line->first != NULL;
     pthread_mutex_unlock(&line->mu);
-    if (more && !XP_RELAXED(&e->closed) && xp_crew_usable(e->c))
+    if (more && !XP_RELAXED(&e->closed) && xp_group_usable(e->c))
         xp_end_stir(e);
 }
 
-static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout, xp_line *line, xp_place *place)
+static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout, xp_line *line, xp_turn *turn)
 {
     uint64_t ns, finish = 0;
     bool timed = false, last = false, looked = false;
@@ -65,7 +65,7 @@ static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
             Py_BEGIN_ALLOW_THREADS
             watch = xp_end_watch(e);
             Py_END_ALLOW_THREADS
-            if (watch == XP_CREW_GONE)
+            if (watch == XP_GONE)
                 continue;
         }
         if (got != XP_WAIT && got != XP_UNUSABLE)
@@ -78,7 +78,7 @@ static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
             finish = ns == XP_FOREVER ? XP_FOREVER : xp_now() + ns;
             timed = true;
             if (line && ns) {
-                queue(line, place);
+                queue(line, turn);
                 continue; /* it may be the first */
             }
         }
@@ -106,10 +106,10 @@ static int until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
 
 int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout, xp_line *line)
 {
-    xp_place place = {0};
-    int got = until(self, e, try, argument, timeout, line, &place);
-    if (XP_UNLIKELY(place.thread))
-        leave_line(line, &place, e);
+    xp_turn turn = {0};
+    int got = until(self, e, try, argument, timeout, line, &turn);
+    if (XP_UNLIKELY(turn.thread))
+        leave_line(line, &turn, e);
     return got;
 }
 

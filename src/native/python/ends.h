@@ -7,19 +7,19 @@
 #include "../../engine/channel.h"
 
 /* The threads of this process that wait for a slot, or for a frame, in the order in which they came. */
-typedef struct xp_place {
-    struct xp_place *next;
+typedef struct xp_turn {
+    struct xp_turn *next;
     uint64_t thread;
-} xp_place;
+} xp_turn;
 
 typedef struct {
     pthread_mutex_t mu;
-    xp_place *first, **last; /* last: NULL at first */
+    xp_turn *first, **last; /* last: NULL at first */
 } xp_line;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *weakrefs, *crew;
+    PyObject *weakrefs, *group;
     PyTypeObject *loan, *frame; /* the classes of its loans and frames */
     PyObject *refuse, *encode, *signal; /* functions of the end: see _native.pyi */
     PyObject *arrays;           /* NULL, or a list: NumPy's array over each slot */
@@ -29,19 +29,19 @@ typedef struct {
     xp_end e;
 } xp_end_object;
 
-/* crew.c: the crew of a channel that a process has begun, borrowed. NULL with TypeError, with ValueError if its words
+/* group.c: the group of a channel that a process has begun, borrowed. NULL with TypeError, with ValueError if its words
  * are invalid, or with InvalidArgumentError if it is of no more use. */
-xp_crew *xp_channel_of(PyObject *crew, xp_geometry *g);
+xp_group *xp_channel_of(PyObject *group, xp_geometry *g);
 
 /* NULL with an exception if it is closed, or belongs to another process. */
 static inline xp_end *xp_end_of(PyObject *self)
 {
     xp_end *e = &((xp_end_object *)self)->e;
-    if (XP_LIKELY(!XP_RELAXED(&e->closed) && xp_crew_usable(e->c)))
+    if (XP_LIKELY(!XP_RELAXED(&e->closed) && xp_group_usable(e->c)))
         return e;
-    xp_crew_unusable(e->c, XP_RELAXED(&e->closed) ? "this Channel is closed: close() was called, or nothing refers to it "
+    xp_group_unusable(e->c, XP_RELAXED(&e->closed) ? "this Channel is closed: close() was called, or nothing refers to it "
                                                     "any more. Keep the channel in a variable"
-                                                  : xp_crew_wrong(e->c));
+                                                  : xp_group_wrong(e->c));
     return NULL;
 }
 

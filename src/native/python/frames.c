@@ -31,7 +31,7 @@ static PyObject *held_new(PyTypeObject *class, PyObject *end)
 static xp_end *usable(const xp_held_object *o)
 {
     xp_end *e = &((xp_end_object *)o->end)->e;
-    return !XP_RELAXED(&e->closed) && xp_crew_usable(e->c) ? e : NULL;
+    return !XP_RELAXED(&e->closed) && xp_group_usable(e->c) ? e : NULL;
 }
 
 /* Whether the slot is held: closing the channel object gives back all of its slots. */

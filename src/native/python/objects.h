@@ -10,7 +10,7 @@
 #include <structmember.h>
 
 #include "../../engine/loop.h"
-#include "../../engine/crew.h"
+#include "../../engine/group.h"
 #include "../../engine/events.h"
 #include "../../engine/seal.h"
 #include "life.h"
@@ -147,8 +147,8 @@ void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses);
 int xp_as_point(PyObject *arg, uint64_t *point);
 int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
-/* crew.c */
-void xp_crew_unusable(const xp_crew *c, const char *wrong); /* raise why it may not be used; NULL if its lock or atomic is closed */
+/* group.c */
+void xp_group_unusable(const xp_group *g, const char *wrong); /* raise why it may not be used; NULL if its lock or atomic is closed */
 
 /* register.c: an object of a class that Python registers; NULL with an exception set */
 PyObject *xp_made(PyTypeObject *class, const char *name);
@@ -157,7 +157,7 @@ PyObject *xp_made(PyTypeObject *class, const char *name);
 #define XP_EVERY_PART(X)                                                                                              \
     X(process) X(register) X(fds) X(name_lock) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(meeting) X(peer) X(imports) X(exports) X(exposure) \
     X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(views) X(leaves) X(containers) X(driver) X(foreign)   \
-    X(resources) X(pins) X(crew) X(channel) X(frames) X(importer) X(addresses)
+    X(resources) X(pins) X(group) X(channel) X(frames) X(importer) X(addresses)
 #define XP_INIT(name) int xp_init_##name(PyObject *module);
 XP_EVERY_PART(XP_INIT)
 

@@ -6,18 +6,30 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from errno import EBUSY
+from errno import EBUSY, ENOSPC
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare.adapters import HOST
 from xpushare.arrays.changes import Awaitable, Changes, Patience, woken_by
-from xpushare.channels import crews
-from xpushare.channels.crews import CHANNEL, Crew
-from xpushare.channels.ends import End, Frame, Loan, Moved, brief_slot, fill, fill_tree, prepared, too_many_writers
+from xpushare.channels import groups
+from xpushare.channels.ends import (
+    End,
+    Frame,
+    Loan,
+    Moved,
+    brief_slot,
+    fill,
+    fill_tree,
+    prepared,
+    too_many,
+    too_many_writers,
+)
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
+from xpushare.channels.groups import CHANNEL, Group, Place
 from xpushare.channels.survey import channels, surveyed
 from xpushare.common.errors import ForkError, InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.core import event as events
@@ -90,7 +102,7 @@ class Channel(Advised, Awaitable):
     _end: End
     _label: str
     _mode: int
-    _watched: Crew | None  # the crew whose file `_changes` watches; None if it watches the folder
+    _watched: Place | None  # the channel whose memory `_changes` watches; None if it watches the folder
 
     def __init__(self, *args: Never, **options: Never) -> None:  # noqa: ARG002
         raise TypeError("a Channel is made by Channel.create and Channel.open")
@@ -112,6 +124,7 @@ class Channel(Advised, Awaitable):
         writers: int = 1,
         meta_nbytes: int = 512,
         redeliver: int = 3,
+        members: int = 128,
         label: str | None = None,
     ) -> Self:
         """Make a channel and return its first writer. If the channel exists, join it as another writer.
@@ -137,15 +150,17 @@ class Channel(Advised, Awaitable):
             meta_nbytes: The largest size of the metadata of a frame, in bytes, at most 1 MiB.
             redeliver: After this many deliveries that no reader has finished, a frame goes to `failed()`. 0 means no
                 limit.
+            members: How many writers and readers may have the channel open at a time: from `writers` + 1 to 1,024. Each
+                Channel object is one.
             label: The name of this writer in `ls`, at most 56 bytes.
 
         Returns:
             The writer. To receive, open the channel with `Channel.open`.
 
         Raises:
-            InvalidArgumentError: The channel already has its maximum of writers, or 128 writers and readers, it was
+            InvalidArgumentError: The channel already has its maximum of writers, or of writers and readers, it was
                 created with different options, or an option is invalid.
-            TimeoutError: A stopped process is about to make or remove the channel of this name.
+            TimeoutError: A stopped process is about to remove the channel of this name.
             OutOfMemoryError: There is not enough memory for the slots.
 
         Examples:
@@ -154,29 +169,31 @@ class Channel(Advised, Awaitable):
             <Channel 'camera' of (480, 640, 3) uint8, slots=4, writers=1 on native_cpu:0>
         """
         geometry = wanted(
-            shape, dtype, nbytes, Device(device), slots, on_full, history, writers, meta_nbytes, redeliver
+            shape, dtype, nbytes, Device(device), slots, on_full, history, writers, meta_nbytes, redeliver, members
         )
-        label = crews.check_label(label)
-        name = crews.check_name(name)
+        label = groups.check_label(label)
+        name = groups.check_name(name)
 
-        def allocate() -> list[Range]:
-            words = memory.allocate("host", _native.Crew.channel_nbytes(geometry.packed), "native_cpu:0", None)
+        def make() -> Group:
+            words = memory.allocate("host", _native.Group.channel_nbytes(geometry.packed), "native_cpu:0", None)
+            group: Group | None = None
             try:
-                return [words, memory.allocate("device", geometry.total, geometry.device, None)]
+                ranges = [words, memory.allocate("device", geometry.total, geometry.device, None)]
+                group = Group(_native.GROUP_CHANNEL, ranges, _native.GROUP_MAKE, geometry.numbers.ends)
+                group.native.channel_begin(geometry.packed, geometry.text)
+                return group
             finally:
-                del words  # otherwise they would last as long as the exception
+                del words, group  # otherwise they would last as long as the exception
 
-        def join(crew: Crew, fresh: bool) -> Self:
-            if fresh:
-                crew.native.channel_begin(geometry.packed, geometry.text)
-            elif unlike := geometry.unlike(read_geometry(crew)):
+        def join(place: Place) -> Self:
+            if unlike := geometry.unlike(read_geometry(place)):
                 raise InvalidArgumentError(
                     f"the channel {name!r} is there with other frames or slots: {'; '.join(unlike)}. Create it with "
                     "the same, or under another name"
                 )
-            return cls._joined(crew, geometry, label, mode=0, oldest=False, writer=True, reconnect=False)
+            return cls._joined(place, geometry, label, mode=0, oldest=False, writer=True, reconnect=False)
 
-        made = crews.meet(CHANNEL, name, allocate, join)
+        made = groups.meet(CHANNEL, name, make, join)
         assert made is not None
         return made
 
@@ -211,7 +228,8 @@ class Channel(Advised, Awaitable):
             TimeoutError: No process has created the channel in time, or another process was in the way. The message
                 says which.
             InvalidHandleError: The bytes are not a handle of a channel.
-            InvalidArgumentError: The name or an option is invalid, or the channel has 128 writers and readers already.
+            InvalidArgumentError: The name or an option is invalid, or the channel has as many writers and readers as it
+                was created for: 128, or `members`.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames", timeout=5) as reader:
@@ -222,7 +240,7 @@ class Channel(Advised, Awaitable):
         oldest = bool(choice("start", start, {"next": 0, "oldest": 1}))
         name = _name_of(name_or_handle)
         seconds = events.timeout_argument(timeout)
-        label = crews.check_label(label)
+        label = groups.check_label(label)
         made = _created(
             name, seconds, partial(cls._try_open, name, label, number, oldest, reconnect), partial(_warn, name)
         )
@@ -235,34 +253,33 @@ class Channel(Advised, Awaitable):
     ) -> Self | None:
         """Open the channel, or return None if there is none. `timeout` is for the processes that are in the way."""
 
-        def join(crew: Crew, _fresh: bool) -> Self:
-            geometry = read_geometry(crew)
-            return cls._joined(crew, geometry, label, mode=mode, oldest=oldest, writer=False, reconnect=reconnect)
+        def join(place: Place) -> Self:
+            geometry = read_geometry(place)
+            return cls._joined(place, geometry, label, mode=mode, oldest=oldest, writer=False, reconnect=reconnect)
 
-        return crews.meet(CHANNEL, name, None, join, timeout=timeout)
+        return groups.meet(CHANNEL, name, None, join, timeout=timeout)
 
     @classmethod
     def _joined(
-        cls, crew: Crew, geometry: Geometry, label: str, *, mode: int, oldest: bool, writer: bool, reconnect: bool
+        cls, place: Place, geometry: Geometry, label: str, *, mode: int, oldest: bool, writer: bool, reconnect: bool
     ) -> Self:
         self = cls.__new__(cls)
         self.closed = True
         try:
-            self._end = crew.admit(
-                lambda native: End(crew, native, geometry, label, mode, oldest, writer, reconnect),
-                lambda end: end.member,
-            )
+            self._end = place.admit(lambda: End(place, geometry, label, mode, oldest, writer, reconnect))
         except OSError as error:
             if error.errno == EBUSY:
-                raise too_many_writers(crew.name, geometry.numbers.writers) from None
+                raise too_many_writers(place.name, geometry.numbers.writers) from None
+            if error.errno == ENOSPC:
+                raise too_many(place.title, geometry.numbers.ends) from None
             raise
         self.closed = False
-        self.name = crew.name
+        self.name = place.name
         self._label = label
         self._mode = mode
         self._changes = None
         self._watched = None
-        if geometry.device.backend != HOST:  # the member's record is written by now
+        if geometry.device.backend != HOST:
             from xpushare.channels.points import Points
 
             self._end.points = Points(self._end)
@@ -304,12 +321,12 @@ class Channel(Advised, Awaitable):
             ...     [each["label"] for each in writer.statistics()["members"]]
             ['source']
         """
-        return surveyed(self._use().crew)
+        return surveyed(self._use().place)
 
     def _use(self) -> End:
         if self.closed:
             raise InvalidArgumentError(f"this Channel is closed{CLOSED}")
-        if self._end.crew.forks != _native.forks():
+        if self._end.place.forks != _native.forks():
             raise ForkError(f"this Channel {FORK_ADVICE}")
         return self._end
 
@@ -454,7 +471,7 @@ class Channel(Advised, Awaitable):
         made = self._try_open(self.name, self._label, self._mode, True, True, timeout)
         if made is None:
             return False
-        with crews.alone():
+        with groups.alone():
             if self._end is end:
                 made._end.lost = end.lost + end.unread()
                 self._end, made._end = made._end, end
@@ -527,10 +544,10 @@ class Channel(Advised, Awaitable):
         for its methods.
         """
         end = self._use()
-        crew = None if end.peek() == _native.CHANNEL_MOVED else end.crew
-        if self._changes is None or self._watched is not crew:
-            former, self._watched = self._changes, crew
-            self._changes = _new_crews() if crew is None else Changes(crew.path, file=True)
+        place = None if end.peek() == _native.CHANNEL_MOVED else end.place
+        if self._changes is None or self._watched is not place:
+            former, self._watched = self._changes, place
+            self._changes = _new_channels() if place is None else Changes(_file_of(place), file=True)
             if former is not None:
                 former.close()
         return self._changes, None, False
@@ -549,14 +566,14 @@ class Channel(Advised, Awaitable):
             >>> channel
             <Channel 'frames' closed>
         """
-        first, end = crews.first_close(self), getattr(self, "_end", _CLOSED)
-        if end is _CLOSED or end.crew.forks != _native.forks():
+        first, end = groups.first_close(self), getattr(self, "_end", _CLOSED)
+        if end is _CLOSED or end.place.forks != _native.forks():
             return
-        end.crew.parting()  # each step has its effect once: after an interrupt, all can be done again
+        end.place.parting()  # each step has its effect once: after an interrupt, all can be done again
         if first and end.points is not None:
             end.points.close()
         end.leave()
-        crews.reap()
+        groups.reap()
         changes, self._changes = self._changes, None
         if changes is not None:
             changes.close()
@@ -605,7 +622,7 @@ def lock_pages(channel: Channel, device: DeviceLike) -> None:
 
 def slots_of(channel: Channel) -> list[Range]:
     """Return the memory of a channel's slots in this process."""
-    return channel._end.places  # pyright: ignore[reportPrivateUsage]
+    return channel._end.slots  # pyright: ignore[reportPrivateUsage]
 
 
 def _created(
@@ -617,7 +634,7 @@ def _created(
     wait = Patience(seconds)
     if made := attempt(seconds):
         return made
-    changes = _new_crews()
+    changes = _new_channels()
     try:
         while not made:
             left = wait.left(warn)
@@ -630,9 +647,14 @@ def _created(
     return made
 
 
-def _new_crews() -> Changes:
-    """Return the `Changes` object that reports new crews."""
-    return Changes(crews.folder(), again=crews.folder)
+def _new_channels() -> Changes:
+    """Return the `Changes` object that reports new channels."""
+    return Changes(groups.folder(), again=groups.folder)
+
+
+def _file_of(place: Place) -> Path:
+    """Return a path of a channel's memory, which this process has open."""
+    return Path(f"/proc/self/fd/{place.native.fd}")
 
 
 def _warn(name: str, waited: float) -> None:
@@ -673,8 +695,8 @@ def _name_of(name_or_handle: str | bytes | None) -> str:
             raise InvalidHandleError(
                 "these bytes are not a handle of a channel: `Channel.open` takes a name or `channel.handle`"
             )
-        return name if name.startswith(".") else crews.check_name(name)
-    return crews.check_name(str(name_or_handle) if isinstance(name_or_handle, str) else name_or_handle)
+        return name if name.startswith(".") else groups.check_name(name)
+    return groups.check_name(str(name_or_handle) if isinstance(name_or_handle, str) else name_or_handle)
 
 
 @final

@@ -21,13 +21,14 @@ from xpushare.objects.array import SharedArray, array_of, host_array
 from xpushare.objects.lifecycle import Advised, advise
 
 if TYPE_CHECKING:
-    from xpushare.channels.crews import Crew
     from xpushare.channels.frames import Layout
     from xpushare.channels.geometry import Geometry
+    from xpushare.channels.groups import Place
     from xpushare.core.device import DeviceLike
     from xpushare.core.memory import Range
 
-__all__ = ["End", "Frame", "Loan", "Moved", "brief_slot", "fill", "fill_tree", "prepared", "too_many_writers"]
+__all__ = ["End", "Frame", "Loan", "Moved", "brief_slot", "fill", "fill_tree", "prepared", "too_many",
+           "too_many_writers"]  # fmt: skip
 
 
 _MAKE_ROOM: Final = "close frames, create the channel with more slots, or with on_full='overwrite'"
@@ -37,6 +38,14 @@ class Moved(Exception):
     """The slots of a channel were freed when the process that made them ended. A reader that reconnects moves to the
     next channel of the same name.
     """
+
+
+def too_many(title: str, members: int) -> InvalidArgumentError:
+    more = "" if members >= _native.GROUP_MEMBERS else ", or create it with a larger members="
+    return InvalidArgumentError(
+        f"the {title} has {members} ends, and no room for more. Each Channel object that has it open is one, in "
+        f"whatever process. Close objects that are not needed{more}"
+    )
 
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
@@ -50,30 +59,27 @@ def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
 
 @final
 class End(ChannelEnd):
-    """This process's membership in a channel, as a writer or a reader. It lasts until the last of its loans and frames
-    is gone.
-    """
+    """An end of a channel, which is a writer or a reader. It lasts until the last of its loans and frames is gone."""
 
-    __slots__ = ("crew", "geometry", "places", "points")
+    __slots__ = ("geometry", "place", "points", "slots")
 
-    crew: Crew
+    place: Place
     geometry: Geometry
-    places: list[Range]
+    slots: list[Range]
     points: Any
     """The points of a channel on a device with streams, or None."""
 
     def __new__(
-        cls, crew: Crew, native: _native.Crew, geometry: Geometry, label: str, mode: int, oldest: bool, writer: bool,
-        reconnect: bool,
+        cls, place: Place, geometry: Geometry, label: str, mode: int, oldest: bool, writer: bool, reconnect: bool
     ) -> End:  # fmt: skip
         functions = End.refuse, End.encoded, End.signalled
-        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame, *functions)
-        self.crew = crew
+        self = super().__new__(cls, place.native, label, mode, oldest, writer, reconnect, Loan, Frame, *functions)
+        self.place = place
         self.geometry = geometry
         self.points = None
-        place, stride = crew.ranges[1], geometry.stride
-        self.places = [
-            place.replace(offset=place.offset + i * stride, nbytes=geometry.numbers.nbytes)
+        slots, stride = place.ranges[1], geometry.stride
+        self.slots = [
+            slots.replace(offset=slots.offset + i * stride, nbytes=geometry.numbers.nbytes)
             for i in range(geometry.count)
         ]
         return self
@@ -88,7 +94,7 @@ class End(ChannelEnd):
         """Return an array over a slot. It has the shape and dtype of the channel's frames or, if the channel fixes
         none, consists of bytes. `order`, unless it is None, puts the device work on the array in order.
         """
-        place, shape, dtype = self.places[slot], self.geometry.shape, self.geometry.dtype
+        place, shape, dtype = self.slots[slot], self.geometry.shape, self.geometry.dtype
         if dtype is None:
             made = array_of(place, (place.nbytes,), as_dtype("uint8"), (1,), 0)
         else:
@@ -116,11 +122,11 @@ class End(ChannelEnd):
         """Map the slots of a host channel a second time, page-locked by the driver of `device`, and use this mapping
         from now on.
         """
-        slots = self.crew.ranges[1]
+        slots = self.place.ranges[1]
         exported = Implicit(memory.get, slots)
         locked = memory.open_(exported.handle, device)
         moved = locked.offset - slots.offset
-        self.places = [locked.replace(offset=each.offset + moved, nbytes=each.nbytes) for each in self.places]
+        self.slots = [locked.replace(offset=each.offset + moved, nbytes=each.nbytes) for each in self.slots]
 
     # --- native code calls these
 
@@ -128,7 +134,7 @@ class End(ChannelEnd):
         """Raise the error for a failed attempt to loan a slot or receive a frame. `outcome` is the result of the native
         call, and `wanted` is "slot" or "frame".
         """
-        name = self.crew.name
+        name = self.place.name
         match outcome:
             case _native.CHANNEL_OVER:
                 raise EOFError(f"the stream of {name!r} has ended")
@@ -163,10 +169,10 @@ class End(ChannelEnd):
         """
         slots, writers = self.geometry.numbers.slots, self.geometry.numbers.writers
         most = slots - 1 - writers
-        members = surveyed(self.crew)["members"]
+        members = surveyed(self.place)["members"]
         own = ((each["held"], each["lag"]) for each in members if each["member"] == self.member)
         held, lag = next(own, (0, 0))  # another thread may have closed this end
-        late = f"no frame of {self.crew.name!r} came within {timeout:g} s"
+        late = f"no frame of {self.place.name!r} came within {timeout:g} s"
         if held >= most:
             who = f"this reader holds {most} frames"
         elif lag and sum(each["held"] for each in members) >= most:
@@ -272,7 +278,7 @@ class Loan(LoanBase, _Content):
         return found
 
     def __repr__(self) -> str:
-        name = self._end.crew.name
+        name = self._end.place.name
         if self.seq:
             return f"<Loan {self.seq} of {name!r} sent>"
         return f"<Loan of {name!r}{' open' if self._open else ''}>"
@@ -385,7 +391,7 @@ class Frame(FrameBase, _Content):
                 self._order = order
             text, slot = self._text, self._slot
             if text:
-                made = rebuilt(end.places[slot].replace(nbytes=self._nbytes), text, order)
+                made = rebuilt(end.slots[slot].replace(nbytes=self._nbytes), text, order)
             else:
                 made = end.whole(slot, order)
             self._made = made
@@ -394,12 +400,12 @@ class Frame(FrameBase, _Content):
         return made
 
     def __repr__(self) -> str:
-        return f"<Frame {self.seq} of {self._end.crew.name!r}{' closed' if self.closed else ''}>"
+        return f"<Frame {self.seq} of {self._end.place.name!r}{' closed' if self.closed else ''}>"
 
 
 def brief_slot(held: Loan | Frame) -> str:
     """Return how a trace shows a frame, the same in every process: the channel's name and the frame's number."""
-    name = held._end.crew.name
+    name = held._end.place.name
     return f"{name} {held.seq}" if held.seq else name
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native
 from xpushare.adapters import HOST
-from xpushare.channels.crews import Crew
 from xpushare.channels.frames import TEXT_NBYTES
+from xpushare.channels.groups import Place
 from xpushare.common.elements import as_dtype, as_shape, check_dtype, dtype_words
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, OutOfMemoryError, XpuShareError
 from xpushare.common.foreign import printable
@@ -39,7 +39,7 @@ _ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
 _PAGE: Final = 4096
 _NBYTES_MOST: Final = (1 << 47) - 1  # of a frame
 _OPTIONS: Final[dict[str, Callable[[int], object]]] = {  # numbers that a caller chooses, and how messages show them
-    "slots": str, "writers": str, "history": str, "redeliver": str,
+    "slots": str, "writers": str, "history": str, "redeliver": str, "ends": str,
     "on_full": lambda number: repr([*_ON_FULL][number]), "meta_nbytes": str,
 }  # fmt: skip
 
@@ -74,6 +74,7 @@ class Numbers(NamedTuple):
     meta_nbytes: int
     text_nbytes: int
     device: int  # 1 if devices work on frames
+    ends: int  # the most writers and readers
 
 
 @final
@@ -113,7 +114,7 @@ class Geometry:
         error message.
         """
         found = [
-            f"{option}={shown(had)}, not {shown(asked)}"
+            f"{'members' if option == 'ends' else option}={shown(had)}, not {shown(asked)}"
             for option, shown in _OPTIONS.items()
             if (had := getattr(there.numbers, option)) != (asked := getattr(self.numbers, option))
         ]
@@ -122,12 +123,12 @@ class Geometry:
         return found
 
 
-def read_numbers(crew: Crew) -> tuple[Numbers, str, str, Any]:
+def read_numbers(place: Place) -> tuple[Numbers, str, str, Any]:
     """Return the numbers of a channel's layout, the device's uuid and backend, and the description of the frames, which
     is not checked. Any member may have damaged them. Raises `InvalidHandleError` then.
     """
     try:
-        numbers, text = crew.native.channel_geometry()
+        numbers, text = place.native.channel_geometry()
         uuid, backend, described = json.loads(text)
         if not (type(uuid) is str and type(backend) is str):
             raise TypeError("the device is not a text")
@@ -136,8 +137,8 @@ def read_numbers(crew: Crew) -> tuple[Numbers, str, str, Any]:
     return Numbers(*layout.GEOMETRY.unpack(numbers)), printable(uuid), printable(backend), described
 
 
-def read_geometry(crew: Crew) -> Geometry:
-    numbers, _uuid, _backend, described = read_numbers(crew)
+def read_geometry(place: Place) -> Geometry:
+    numbers, _uuid, _backend, described = read_numbers(place)
     shape = dtype = None
     if described is not None:
         try:
@@ -147,18 +148,18 @@ def read_geometry(crew: Crew) -> Geometry:
             raise
         except Exception as error:  # whatever a member wrote there
             raise InvalidHandleError(f"the channel's description is damaged: {error!r:.200}") from None
-    if len(crew.ranges) != 2:
+    if len(place.ranges) != 2:
         raise InvalidHandleError("the channel has no slots")
-    found = Geometry(numbers, shape, dtype, crew.ranges[1].device)
+    found = Geometry(numbers, shape, dtype, place.ranges[1].device)
     fits = dtype is None or (min(shape or (1,)) >= 0 and math.prod(shape or ()) * dtype.itemsize == numbers.nbytes)
-    if not fits or crew.ranges[1].nbytes < found.total:
+    if not fits or place.ranges[1].nbytes < found.total:
         raise InvalidHandleError("the channel's frames do not fit in its slots")
     return found
 
 
 def wanted(
     shape: Any, dtype: Any, nbytes: int | None, device: Device, slots: int, on_full: str, history: int, writers: int,
-    meta_nbytes: int, redeliver: int,
+    meta_nbytes: int, redeliver: int, members: int,
 ) -> Geometry:  # fmt: skip
     if (shape is None) == (nbytes is None):
         raise InvalidArgumentError(
@@ -193,6 +194,7 @@ def wanted(
         meta_nbytes=_count("meta_nbytes", meta_nbytes, 0, 1 << 20),
         text_nbytes=TEXT_NBYTES if kind is None else 0,
         device=int(device.backend != HOST),
+        ends=_count("members", members, writers + 1, _native.GROUP_MEMBERS),
     )
     return Geometry(numbers, lengths, kind, device)
 

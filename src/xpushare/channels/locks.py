@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
-from xpushare.channels import crews
-from xpushare.channels.crews import ATOMIC, LOCK, Crew
+from xpushare.channels import groups
+from xpushare.channels.groups import ATOMIC, LOCK, Place
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, Unread, XpuShareError
 from xpushare.common.numbers import integer
 from xpushare.core import event as events
-from xpushare.core import memory
 from xpushare.core.declare import public
 from xpushare.objects.lifecycle import Advised, advise
 
@@ -20,7 +19,6 @@ _L = TypeVar("_L", bound="Lock")
 _A = TypeVar("_A", bound="Atomic")
 
 _CANNOT_OPEN: Final = (XpuShareError, OSError, MemoryError)
-_NBYTES: Final = 0x4000 + 4096  # bytes of the control words
 
 
 @final
@@ -47,10 +45,6 @@ def _shown(name: str) -> str:
     return "" if name.startswith(".") else f" {name!r}"
 
 
-def _allocate() -> list[memory.Range]:
-    return [memory.allocate("host", _NBYTES, "native_cpu:0", None)]
-
-
 def _gone(kind: str) -> HandleExpiredError:
     return HandleExpiredError(
         f"nobody has this {kind} open any more: keep the object that was pickled open until the receiver has "
@@ -59,11 +53,11 @@ def _gone(kind: str) -> HandleExpiredError:
 
 
 class _Shared(Advised):
-    """The common base of locks and atomics. If the object could not be opened, `_crew` is the reason."""
+    """The common base of locks and atomics. If the object could not be opened, `_at` is the reason."""
 
     __slots__ = ()
 
-    _crew: Crew | Unread
+    _at: Place | Unread
     _pickle: tuple[Any, ...]  # a function, and its arguments: the name comes first
     closed: bool
     """Whether `close` was called."""
@@ -79,18 +73,18 @@ class _Shared(Advised):
         return self._pickle
 
     def _close(self) -> None:
-        crew = getattr(self, "_crew", None)
-        crews.first_close(self)
-        if isinstance(crew, Crew):  # each step has its effect once: after an interrupt, all can be done again
-            crew.parting()
+        place = getattr(self, "_at", None)
+        groups.first_close(self)
+        if isinstance(place, Place):  # each step has its effect once: after an interrupt, all can be done again
+            place.parting()
             self._leave()
-            crews.reap()
+            groups.reap()
 
     __del__ = _close
 
     def _trouble(self) -> str | None:
         """Return the part of a repr that says why the object cannot be used, or None."""
-        return " closed" if self.closed else f" not opened: {self._crew}" if isinstance(self._crew, Unread) else None
+        return " closed" if self.closed else f" not opened: {self._at}" if isinstance(self._at, Unread) else None
 
 
 @final
@@ -107,8 +101,8 @@ class Lock(_native.LockMember, _Shared):
         label (str | None): The name of this object in `ls`.
 
     Raises:
-        InvalidArgumentError: The name is invalid, or 128 objects represent this lock already.
-        TimeoutError: A stopped process is about to make or remove the lock of this name.
+        InvalidArgumentError: The name is invalid, or 1,024 processes have this lock open already.
+        TimeoutError: A stopped process is about to remove the lock of this name.
 
     Examples:
         >>> lock = xs.Lock("database")
@@ -118,10 +112,10 @@ class Lock(_native.LockMember, _Shared):
         >>> lock.close()
     """
 
-    __slots__ = {"__weakref__": None, "_crew": None, "_pickle": None, "closed": "Whether `close` was called."}
+    __slots__ = {"__weakref__": None, "_at": None, "_pickle": None, "closed": "Whether `close` was called."}
 
     def __new__(cls, name: str | None = None, *, label: str | None = None) -> Self:
-        return _open_lock(cls, crews.check_name(name), crews.check_label(label), create=True)
+        return _open_lock(cls, groups.check_name(name), groups.check_label(label), create=True)
 
     def acquire(self, timeout: float | None = None) -> Held:
         """Acquire the lock.
@@ -186,9 +180,9 @@ class Atomic(_native.AtomicMember, _Shared):
             number can be passed to other processes only by pickling.
 
     Raises:
-        InvalidArgumentError: The name is invalid, `initial` is not a signed 64-bit number, or 128 objects represent
-            this number already.
-        TimeoutError: A stopped process is about to make or remove the number of this name.
+        InvalidArgumentError: The name is invalid, `initial` is not a signed 64-bit number, or 1,024 processes have this
+            number open already.
+        TimeoutError: A stopped process is about to remove the number of this name.
 
     Examples:
         >>> with xs.Atomic(5) as number:
@@ -196,7 +190,7 @@ class Atomic(_native.AtomicMember, _Shared):
         (5, 7)
     """
 
-    __slots__ = {"__weakref__": None, "_crew": None, "_pickle": None, "closed": "Whether `close` was called."}
+    __slots__ = {"__weakref__": None, "_at": None, "_pickle": None, "closed": "Whether `close` was called."}
 
     def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
         if isinstance(initial, str):
@@ -205,7 +199,7 @@ class Atomic(_native.AtomicMember, _Shared):
                 f"xs.Atomic(0, {initial!r:.100})"
             )
         number = integer("initial", initial, lambda number: -(1 << 63) <= number < 1 << 63, "is an int of 64 bits")
-        return _open_atomic(cls, crews.check_name(name), number, create=True)
+        return _open_atomic(cls, groups.check_name(name), number, create=True)
 
     def compare_exchange(self, old: int, new: int) -> bool:
         """Store `new` if the current number is `old`.
@@ -293,31 +287,26 @@ advise(
 )
 
 
-def _member_of(shared: Lock | Atomic) -> int:
-    return shared._member
-
-
 def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
-    def join(crew: Crew, _fresh: bool) -> _L:
-        new = _native.LockMember.__new__
+    def join(place: Place) -> _L:
         held, died = Held(name, False), Held(name, True)
-        made = crew.admit(lambda native: new(kind, native, label, held, died), _member_of)
-        _begin(made, crew, (_reopen_lock, (name, label)))
+        made = place.admit(lambda: _native.LockMember.__new__(kind, place.native, place.number, held, died))
+        _begin(made, place, (_reopen_lock, (name, label)))
         return made
 
-    made = crews.meet(LOCK, name, _allocate if create else None, join)
+    made = groups.meet(LOCK, name, groups.home if create else None, join)
     if made is None:
         raise _gone("lock")
     return made
 
 
 def _open_atomic(kind: type[_A], name: str, initial: int, *, create: bool) -> _A:
-    def join(crew: Crew, _fresh: bool) -> _A:
-        made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _member_of)
-        _begin(made, crew, (_reopen_atomic, (name,)))
+    def join(place: Place) -> _A:
+        made = place.admit(lambda: _native.AtomicMember.__new__(kind, place.native, place.number))
+        _begin(made, place, (_reopen_atomic, (name,)))
         return made
 
-    made = crews.meet(ATOMIC, name, _allocate if create else None, join, initial=initial)
+    made = groups.meet(ATOMIC, name, groups.home if create else None, join, initial=initial)
     if made is None:
         raise _gone("atomic")
     return made
@@ -344,14 +333,14 @@ def _unopened(kind: Any, base: Any, error: Exception, pickle: tuple[Any, ...]) -
     unpickling itself must not raise.
     """
     reason = Unread(error)
-    self = base.__new__(kind, reason, "")
+    self = base.__new__(kind, reason, 0)
     _begin(self, reason, pickle)
     return self
 
 
-def _begin(self: Any, crew: Crew | Unread, pickle: tuple[Any, ...]) -> None:
+def _begin(self: Any, at: Place | Unread, pickle: tuple[Any, ...]) -> None:
     self.closed = False
-    self._crew = crew
+    self._at = at
     self._pickle = pickle
 
 

@@ -1,8 +1,9 @@
 """Ordering of device work for channels on devices. The device itself waits until earlier users of a slot have finished.
 
-Each member of a channel has an event, whose handle is in the member's record. When a writer sends a frame, or a reader
-closes a frame, each queue that has worked on the frame signals the member's event. The slot records the number of the
-signal. The slot's next user makes its own queues wait for these signals, so the host does not wait for a device.
+Each end of a channel, which is a writer or a reader, has an event, whose handle is in the channel's memory. When a
+writer sends a frame, or a reader closes a frame, each queue that has worked on the frame signals the end's event. The
+slot records the number of the signal. The slot's next user makes its own queues wait for these signals, so the host
+does not wait for a device.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from xpushare._native import CREW_MEMBERS, DONE, LOST, PENDING, Span, left
+from xpushare._native import DONE, LOST, PENDING, Span, left
 from xpushare.arrays import description
 from xpushare.arrays.copies import Spanned, copy_out, lies_on_host, native_stream, own_array, spanned
 from xpushare.common.elements import c_strides
@@ -83,34 +84,35 @@ class _Source(NamedTuple):
 
 @final
 class Points:
-    """The events of a device channel's members, and the signals for which each user of a slot has to wait."""
+    """The events of a device channel's ends, and the signals for which each user of a slot has to wait."""
 
     def __init__(self, end: End) -> None:
         self._device: Final = end.geometry.device
-        self._crew: Final = end.crew
-        self._member: Final = end.member
+        self._own: Final = end.member
         self._event: Final = events.create(self._device, None, True, False)
         self._export: Final = Implicit(events.get, self._event)
         self._events: Final[dict[tuple[int, int], Opened | None]] = {}
-        self._crew.record(self._member, [*self._crew.handles(), self._export.handle])
-        for member in range(CREW_MEMBERS):  # now, since a writer may exit later and leave frames behind
-            since = end.since(member)
+        end.set_event(bytes(self._export.handle))
+        for number in range(end.geometry.numbers.ends):  # now, since a writer may exit later and leave frames behind
+            since = end.since(number)
             if since:
-                self._event_of(end, member, since)
+                self._event_of(end, number, since)
 
-    def _event_of(self, end: End, member: int, since: int) -> Opened | None:
-        """Return the event of a member. `since` identifies the member, since a later member may have the same number.
-        Return None if the member has left or died, and its device work has ended.
+    def _event_of(self, end: End, number: int, since: int) -> Opened | None:
+        """Return the event of an end. `since` identifies the end, since a later one may have the same number. Return
+        None if the end has left or died, and its device work has ended.
         """
-        if member == self._member:
+        if number == self._own:
             return self._event
-        key = member, since
+        key = number, since
         if key not in self._events:
             found: Opened | None = None
-            if end.since(member) == since:
+            if end.since(number) == since:
+                raw = end.event(number)
+                if raw is None:
+                    return None  # it has just begun
                 with contextlib.suppress(XpuShareError):
-                    raw = self._crew.event_of(member)
-                    found = None if raw is None else events.open_(raw, self._device, None, False)
+                    found = events.open_(raw, self._device, None, False)
             self._events[key] = found
         return self._events[key]
 
@@ -118,14 +120,14 @@ class Points:
         """Return False if the content of a frame is lost, because the writer died before its device work had finished.
         Otherwise return True, even if that work is still running.
         """
-        end, point, member, since = frame._end, frame._point, frame._point_by, frame._since
+        end, point, number, since = frame._end, frame._point, frame._point_by, frame._since
         if not point:
             return True
-        event = self._event_of(end, member, since)
+        event = self._event_of(end, number, since)
         if event is None:
             return False
         state = event.timeline.slot.state(point)
-        gone = end.since(member) != since or self._crew.native.pid(member) < 0
+        gone = end.since(number) != since or end.pid(number) < 0
         if state == PENDING and gone:  # the writer's death may not have been noticed yet
             try:
                 events.wait(event, _DEATH, point)
@@ -141,19 +143,19 @@ class Points:
         return After(self._device, [] if event is None else [(event, point)])
 
     def before_writing(self, end: End, slot: int) -> After:
-        if end.crew.ended():
+        if end.place.ended():
             raise HandleExpiredError(
-                f"the slots of {end.crew.name!r} ended with the process that made them: create the channel again"
+                f"the slots of {end.place.name!r} ended with the process that made them: create the channel again"
             )
         found = []
-        for member, point in end.reads(slot):
-            event = self._event_of(end, member, end.since(member))
+        for number, point in end.reads(slot):
+            event = self._event_of(end, number, end.since(number))
             if event is not None and event.timeline.slot.state(point) != LOST:
                 found.append((event, point))
         return After(self._device, found)
 
     def signalled(self, order: After) -> int:
-        """Make the queues that worked on a frame signal this member's event. Returns the number of the last signal, or
+        """Make the queues that worked on a frame signal this end's event. Returns the number of the last signal, or
         0 if no queue has worked on the frame.
         """
         point = 0
@@ -187,14 +189,14 @@ class Points:
         if work is None:
             work = queues.create(self._device, None)
         loan._order.before(work)
-        copy_out(array, found, span, loan._end.places[loan._slot], self._device, work)
+        copy_out(array, found, span, loan._end.slots[loan._slot], self._device, work)
 
     def store(self, loan: Loan, parts: list[tuple[Any, int]]) -> None:
         """Copy NumPy arrays into the slot. Each item of `parts` is an array and its offset in the slot."""
         import numpy
 
         loan.array  # noqa: B018 - makes the order
-        place = loan._end.places[loan._slot]
+        place = loan._end.slots[loan._slot]
         if place.allocation.host_accessible:
             loan._order.before_host()
             for values, offset in parts:
@@ -211,8 +213,8 @@ class Points:
                 work.driver.copy(place.address + offset, stage.address, values.nbytes, (stage, place))
 
     def close(self) -> None:
-        """Wait until this member's device work on its frames has finished. Once the member has left, a later member may
-        get its number, and the work of the two could no longer be distinguished.
+        """Wait until this end's device work on its frames has finished. Once the end has left, a later end may get its
+        number, and the work of the two could no longer be distinguished.
         """
         if left():
             return  # the exit has waited for queues, and has detached the event

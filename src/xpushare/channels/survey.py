@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare.channels import crews
-from xpushare.channels.crews import CHANNEL, Crew
+from xpushare.channels import groups
 from xpushare.channels.geometry import read_numbers, stride_of
+from xpushare.channels.groups import CHANNEL, Place
 from xpushare.common.errors import InvalidHandleError
 from xpushare.common.foreign import printable, skipping
 
@@ -17,17 +17,17 @@ _WRITER: Final = 4
 _FINISHED: Final = 8
 
 
-def surveyed(crew: Crew) -> dict[str, Any]:
-    """Return the statistics of a channel: its name, the number of frames sent, and its living members. Raises
-    `InvalidHandleError` if a member has damaged them.
+def surveyed(place: Place) -> dict[str, Any]:
+    """Return the statistics of a channel: its name, the number of frames sent, and its living writers
+    and readers. Raises `InvalidHandleError` if one has damaged them.
     """
-    numbers, uuid, backend, _frames = read_numbers(crew)
+    numbers, uuid, backend, _frames = read_numbers(place)
     try:
-        members, following = crew.native.channel_survey()
+        members, following = place.native.channel_survey()
     except ValueError as error:
         raise InvalidHandleError(f"the channel's state is damaged: {error}") from None
     return {
-        "name": None if crew.name.startswith(".") else crew.name,
+        "name": None if place.name.startswith(".") else place.name,
         "backend": backend,
         "device": uuid,
         "nbytes": stride_of(numbers.nbytes) * (numbers.slots + numbers.spare),
@@ -54,9 +54,9 @@ def channels() -> list[dict[str, Any]]:
     cannot read is left out, and a warning is logged.
     """
     found: list[dict[str, Any]] = []
-    for name in crews.names(CHANNEL):
+    for name in groups.names(CHANNEL):
         what = "a channel without a name" if name.startswith(".") else f"the channel {name!r}"
-        with skipping(what), crews.looked_into(CHANNEL, name) as crew:
-            if crew is not None:
-                found.append(surveyed(crew))
+        with skipping(what), groups.looked_into(name) as place:
+            if place is not None:
+                found.append(surveyed(place))
     return found

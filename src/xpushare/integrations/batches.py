@@ -13,9 +13,9 @@ from weakref import finalize
 from xpushare import adapters
 from xpushare.arrays.containers import flatten, unflatten
 from xpushare.channels.channel import Channel, lock_pages, slots_of
-from xpushare.channels.crews import new_name
 from xpushare.channels.ends import fill_tree
 from xpushare.channels.frames import laid_out
+from xpushare.channels.groups import new_name
 from xpushare.common.errors import InvalidArgumentError, XpuShareError
 from xpushare.common.numbers import integer
 from xpushare.core.device import Device

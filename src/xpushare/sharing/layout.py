@@ -91,7 +91,9 @@ CHANNEL_MAGIC: Final = b"XPUSHCHN"
 MESSAGE_MAGIC: Final = MAGICS["message"]
 LEAF: Final = _struct("leaf", *STRUCTS["leaf"])
 GEOMETRY: Final = _struct("geometry", *STRUCTS["geometry"], nbytes=LAYOUT["geometry.size"])  # of a channel
-CREW_FILE: Final = _struct("crew_file", "version")
+NAME_FILE: Final = _struct(  # the beginning of a file that leads to a channel, lock or atomic
+    "name_file", "version", "pid", "place", "kind", "generation", "id", nbytes=LAYOUT["name_file.records"]
+)
 MESSAGE: Final = _struct("message", *STRUCTS["message"])  # the beginning of what `share` returns for arrays
 
 FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]

@@ -6,6 +6,7 @@
 
 #define FRAMES 4000u
 #define NUMBERS 16u
+#define PLACES 5u
 
 static char *mapped(int fd, uint64_t nbytes)
 {
@@ -14,69 +15,196 @@ static char *mapped(int fd, uint64_t nbytes)
     return base;
 }
 
-static int crew_file(char *path)
-{
-    strcpy(path, "/tmp/xpushare-crew-XXXXXX");
-    int fd = mkstemp(path);
-    CHECK(fd >= 0);
-    return fd;
-}
-
-static void sweep_lock(xp_crew *c, uint32_t m) { xp_lock_sweep(xp_crew_words(c), m); }
-
-static xp_crew *lock_crew(int fd, char *base, bool fresh)
+static xp_group *opened(int fd, char *base, uint64_t nbytes, uint32_t kind, int how, uint32_t members)
 {
     xp_error error;
-    xp_crew *c = xp_crew_open(fd, base, XP_CREW_WORDS + 4096, 1, fresh, &error);
-    CHECK(c != NULL);
-    c->bells[0] = &((xp_lock_words *)xp_crew_words(c))->bell;
-    return c;
+    xp_group *g = xp_group_open(fd, base, nbytes, kind, how, members, kind == XP_HOME ? PLACES : 1, &error);
+    CHECK(g != NULL);
+    return g;
+}
+
+static void closed(xp_group *g)
+{
+    xp_group_leave(g);
+    xp_group_unref(g);
+}
+
+/* --- a home -------------------------------------------------------------------------------------------------------- */
+
+static struct {
+    char *base;
+    uint64_t nbytes;
+    int fd;
+} H;
+
+static xp_group *home(int how) { return opened(H.fd, H.base, H.nbytes, XP_HOME, how, 3); }
+
+static void begin_home(void)
+{
+    H.nbytes = xp_group_nbytes(3, PLACES, PLACES * XP_PLACE_WORDS);
+    H.base = mapped(H.fd = memfd(H.nbytes, F_SEAL_SHRINK), H.nbytes);
+}
+
+static void end_home(void) { CHECK(munmap(H.base, H.nbytes) == 0 && close(H.fd) == 0); }
+
+/* Run `body` in another process, until it is killed. */
+static pid_t other_process(void (*body)(xp_group *g, uint64_t generation), uint64_t generation)
+{
+    int up[2];
+    char byte;
+    CHECK(pipe(up) == 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        body(home(XP_GROUP_JOIN), generation);
+        CHECK(write(up[1], "h", 1) == 1);
+        pause();
+        _exit(1);
+    }
+    CHECK(read(up[0], &byte, 1) == 1 && close(up[0]) == 0 && close(up[1]) == 0);
+    return pid;
+}
+
+static void end_process(pid_t pid) { CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid); }
+
+static void open_place(xp_group *g, uint64_t generation)
+{
+    xp_place_attach(g, 0);
+    EQUAL(xp_place_state(g, 0, generation, XP_PLACE_LOCK), XP_PLACE_SHARED);
+}
+
+static void acquire(xp_group *g, uint64_t generation)
+{
+    open_place(g, generation);
+    EQUAL(xp_lock_try(xp_place_words(g, 0), g->member, 0), XP_LOCK_HELD);
 }
 
 /* The owner is killed while it holds the lock; whoever waits gets it, and is told so once. */
 static void test_an_owner_dies(void)
 {
-    char path[64];
-    int fd = crew_file(path), up[2];
-    char *base = mapped(memfd(XP_CREW_WORDS + 4096, F_SEAL_SHRINK), XP_CREW_WORDS + 4096), byte;
-    CHECK(pipe(up) == 0);
-    xp_crew *c = lock_crew(fd, base, true);
-    fflush(NULL);
-    pid_t pid = fork();
-    CHECK(pid >= 0);
-    if (pid == 0) { /* the fork handler has closed the parent's fd */
-        uint32_t m;
-        xp_crew *mine = lock_crew(open(path, O_RDWR | O_CLOEXEC), base, false);
-        EQUAL(xp_crew_claim(mine, "child", sweep_lock, &m), 0);
-        EQUAL(xp_lock_try(xp_crew_words(mine), m, 0), XP_LOCK_HELD);
-        CHECK(write(up[1], "h", 1) == 1);
-        pause();
-        _exit(1);
-    }
-    CHECK(read(up[0], &byte, 1) == 1);
-    xp_lock_words *w = xp_crew_words(c);
-    uint32_t m;
-    EQUAL(xp_crew_claim(c, "parent", sweep_lock, &m), 0);
-    EQUAL(m, 1);
-    EQUAL(xp_lock_try(w, m, 0), XP_LOCK_BUSY);
-    EQUAL(xp_lock_take(c, w, m, xp_now() + 1000000), XP_LOCK_BUSY);
-    CHECK(!xp_crew_is_gone(c, 0) && kill(pid, SIGKILL) == 0);
-    EQUAL(xp_lock_take(c, w, m, XP_FOREVER), XP_LOCK_DIED);
-    CHECK(xp_lock_release(w, m) && !xp_lock_release(w, m));
-    EQUAL(xp_lock_try(w, m, 0), XP_LOCK_HELD);
-    xp_lock_sweep(w, m); /* it leaves */
-    xp_crew_leave(c, m);
+    uint64_t generation;
+    begin_home();
+    xp_group *g = home(XP_GROUP_MAKE);
+    EQUAL(g->member, 0);
+    EQUAL(xp_place_begin(g, XP_PLACE_LOCK, &generation), 0);
+    pid_t pid = other_process(acquire, generation);
+    xp_lock_words *w = xp_place_words(g, 0);
+    EQUAL(xp_lock_try(w, g->member, 0), XP_LOCK_BUSY);
+    EQUAL(xp_lock_take(g, w, g->member, xp_now() + 1000000), XP_LOCK_BUSY);
+    CHECK(!xp_group_is_gone(g, 1) && kill(pid, SIGKILL) == 0);
+    EQUAL(xp_lock_take(g, w, g->member, XP_FOREVER), XP_LOCK_DIED);
+    uint64_t turn = w->owner;
+    CHECK(xp_lock_end_turn(w, turn, false) && !xp_lock_end_turn(w, turn, false) && !xp_lock_release(w, g->member));
+    EQUAL(xp_lock_try(w, g->member, 0), XP_LOCK_HELD);
+    CHECK(!xp_lock_end_turn(w, turn, false) && xp_lock_end_turn(w, w->owner, true)); /* its object is closed */
+    EQUAL(xp_lock_try(w, g->member, 0), XP_LOCK_DIED);
     CHECK(waitpid(pid, NULL, 0) == pid);
-    EQUAL(xp_crew_claim(c, "again", sweep_lock, &m), 0);
-    EQUAL(m, 0);
-    EQUAL(xp_lock_try(w, m, 0), XP_LOCK_DIED);
-    xp_crew_close(c);
-    xp_crew_unref(c);
-    CHECK(unlink(path) == 0 && munmap(base, XP_CREW_WORDS + 4096) == 0 && close(up[0]) == 0 && close(up[1]) == 0);
+    closed(g);
+    end_home();
 }
 
+/* The next member at a dead one's index has nothing of what it left. */
+static void acquire_again(xp_group *g, uint64_t generation)
+{
+    EQUAL(g->member, 1);
+    xp_place *place = xp_place_at(g, 0);
+    CHECK(place->attached[0] == 1 && g->member == 1);
+    open_place(g, generation);
+    EQUAL(xp_lock_try(xp_place_words(g, 0), g->member, 0), XP_LOCK_DIED);
+}
+
+static void test_an_index_is_used_again(void)
+{
+    uint64_t generation;
+    begin_home();
+    xp_group *g = home(XP_GROUP_MAKE);
+    EQUAL(xp_place_begin(g, XP_PLACE_LOCK, &generation), 0);
+    end_process(other_process(acquire, generation));
+    end_process(other_process(acquire_again, generation));
+    closed(g);
+    end_home();
+}
+
+static void too_late(xp_group *g, uint64_t generation)
+{
+    xp_place_attach(g, 0);
+    EQUAL(xp_place_state(g, 0, generation, XP_PLACE_LOCK), XP_PLACE_OVER);
+    xp_place_detach(g, 0);
+}
+
+static void alone(xp_group *g, uint64_t generation)
+{
+    xp_place_attach(g, 0);
+    EQUAL(xp_place_state(g, 0, generation, XP_PLACE_LOCK), XP_PLACE_ALONE);
+    CHECK(xp_place_end(g, 0, generation));
+}
+
+/* An object stands while anybody has it open, and no longer. Its place is used again, for another. */
+static void test_places_end_and_begin(void)
+{
+    uint64_t first, second, third;
+    begin_home();
+    xp_group *g = home(XP_GROUP_MAKE);
+    EQUAL(xp_place_begin(g, XP_PLACE_LOCK, &first), 0);
+    CHECK(first & 1);
+    EQUAL(xp_place_state(g, 0, first, XP_PLACE_LOCK), XP_PLACE_ALONE);
+    EQUAL(xp_place_state(g, 0, first + 2, XP_PLACE_LOCK), XP_PLACE_OVER);
+    EQUAL(xp_place_state(g, 0, first, XP_PLACE_ATOMIC), XP_PLACE_OVER);
+    pid_t pid = other_process(open_place, first);
+    EQUAL(xp_place_state(g, 0, first, XP_PLACE_LOCK), XP_PLACE_SHARED);
+    CHECK(!xp_place_end(g, 0, first) && xp_place_at(g, 0)->generation == first);
+    end_process(pid);
+    CHECK(xp_place_end(g, 0, first) && xp_place_end(g, 0, first) && xp_place_at(g, 0)->generation == first + 1);
+    end_process(other_process(too_late, first));
+    EQUAL(xp_place_begin(g, XP_PLACE_LOCK, &second), 0);
+    EQUAL(second, first + 2);
+    end_process(other_process(too_late, first));
+    xp_place_detach(g, 0);
+    end_process(other_process(alone, second)); /* nobody has it open, so whoever comes ends it */
+    EQUAL(xp_place_begin(g, XP_PLACE_LOCK, &third), 0);
+    for (uint32_t p = 1; p < PLACES; p++)
+        EQUAL(xp_place_begin(g, XP_PLACE_LOCK, &first), p);
+    EQUAL(xp_place_begin(g, XP_PLACE_LOCK, &first), XP_GROUP_NOBODY);
+    closed(g);
+    end_home();
+}
+
+static void nothing(xp_group *g, uint64_t generation) { (void)g, (void)generation; }
+
+/* One more process than it has room for, and one that joins twice, are told. */
+static void test_room_for_members(void)
+{
+    xp_error error;
+    begin_home();
+    xp_group *g = home(XP_GROUP_MAKE);
+    CHECK(xp_group_open(H.fd, H.base, H.nbytes, XP_HOME, XP_GROUP_JOIN, 0, 0, &error) == NULL && error.code == EEXIST);
+    xp_group *looks = home(XP_GROUP_LOOK);
+    EQUAL(looks->member, XP_GROUP_NOBODY);
+    closed(looks);
+    pid_t pids[] = {other_process(nothing, 0), other_process(nothing, 0)};
+    closed(g);
+    CHECK((g = home(XP_GROUP_JOIN))->member == 0);
+    closed(g);
+    pid_t third = other_process(nothing, 0);
+    CHECK(xp_group_open(H.fd, H.base, H.nbytes, XP_HOME, XP_GROUP_JOIN, 0, 0, &error) == NULL && error.code == ENOSPC);
+    end_process(third);
+    end_process(pids[0]);
+    end_process(pids[1]);
+    CHECK(xp_group_open(H.fd, H.base, H.nbytes, XP_CHANNEL_GROUP, XP_GROUP_JOIN, 0, 0, &error) == NULL && error.code == 0);
+    xp_group_head *head = (xp_group_head *)H.base;
+    head->members = UINT32_MAX;
+    CHECK(xp_group_open(H.fd, H.base, H.nbytes, XP_HOME, XP_GROUP_JOIN, 0, 0, &error) == NULL && error.code == 0);
+    head->members = 3;
+    head->places = XP_HOME_PLACES;
+    CHECK(xp_group_open(H.fd, H.base, H.nbytes, XP_HOME, XP_GROUP_JOIN, 0, 0, &error) == NULL && error.code == 0);
+    end_home();
+}
+
+/* --- channels ------------------------------------------------------------------------------------------------------ */
+
 static struct {
-    xp_crew *c;
+    xp_group *c;
     xp_geometry g;
     uint64_t *data;
     uint32_t acknowledged;
@@ -137,27 +265,34 @@ static void *read_frames(void *argument)
     return NULL;
 }
 
-static void test_frames_between_threads(void)
+static void test_frames_between_threads(bool wide)
 {
     static const int modes[] = {0, 0, XP_MODE_ALL, XP_MODE_NEWEST, XP_MODE_ONE, XP_MODE_ONE};
     enum { ENDS = sizeof modes / sizeof *modes };
-    char path[64];
-    int fd = crew_file(path);
     xp_geometry found;
-    xp_error error;
-    xp_end ends[ENDS];
+    xp_end ends[ENDS], more[300];
     pthread_t threads[ENDS];
-    T.g = (xp_geometry){.nbytes = NUMBERS * 8, .slots = 9, .spare = 4, .writers = 2, .redeliver = 3, .meta_nbytes = 8};
+    T.g = (xp_geometry){.nbytes = NUMBERS * 8, .slots = 9, .spare = 4, .writers = 2, .redeliver = 3, .meta_nbytes = 8, .ends = wide ? 300 : 6};
     uint64_t nbytes = xp_channel_nbytes(&T.g);
     CHECK(nbytes != 0);
-    char *base = mapped(memfd(nbytes, F_SEAL_SHRINK), nbytes);
+    int fd = memfd(nbytes, F_SEAL_SHRINK);
+    char *base = mapped(fd, nbytes);
     T.data = calloc((T.g.slots + T.g.spare) * NUMBERS, 8);
-    T.c = xp_crew_open(fd, base, nbytes, 3, true, &error);
-    CHECK(T.c != NULL && T.data != NULL);
+    T.acknowledged = 0;
+    T.c = opened(fd, base, nbytes, XP_CHANNEL_GROUP, XP_GROUP_MAKE, T.g.ends);
+    CHECK(T.data != NULL);
     xp_channel_begin(T.c, &T.g, "text", 4);
     CHECK(xp_channel_geometry(T.c, &found) && memcmp(&found, &T.g, sizeof found) == 0);
+    for (uint32_t i = 0; i < T.g.ends - ENDS; i++) /* the others have indices above them */
+        EQUAL(xp_end_join(&more[i], T.c, &T.g, "", XP_MODE_NEWEST, false, false), 0);
     for (int i = 0; i < ENDS; i++)
         EQUAL(xp_end_join(&ends[i], T.c, &T.g, "", modes[i], false, modes[i] == 0), 0);
+    xp_end late;
+    EQUAL(xp_end_join(&late, T.c, &T.g, "", XP_MODE_NEWEST, false, false), ENOSPC);
+    for (uint32_t i = 0; i < T.g.ends - ENDS; i++) {
+        xp_end_leave(&more[i]);
+        xp_group_unref(T.c);
+    }
     for (int i = 0; i < ENDS; i++)
         CHECK(pthread_create(&threads[i], NULL, modes[i] ? read_frames : write_frames, &ends[i]) == 0);
     for (int i = 0; i < ENDS; i++)
@@ -165,20 +300,19 @@ static void test_frames_between_threads(void)
     EQUAL(T.acknowledged, 2 * FRAMES);
     for (int i = 0; i < ENDS; i++) {
         xp_end_leave(&ends[i]);
-        xp_crew_unref(T.c);
+        xp_group_unref(T.c);
     }
-    xp_crew_close(T.c);
-    xp_crew_unref(T.c);
+    closed(T.c);
     free(T.data);
-    CHECK(munmap(base, nbytes) == 0 && unlink(path) == 0);
+    CHECK(munmap(base, nbytes) == 0 && close(fd) == 0);
 }
 
 /* Whatever a peer writes as the geometry: it is refused, or everything lies in the words. */
 static void test_geometries(void)
 {
-    xp_geometry good = {.nbytes = 8, .slots = 3, .spare = 4, .writers = 1};
-    CHECK(xp_channel_nbytes(&good) > XP_CREW_WORDS);
-    xp_geometry bad[] = {good, good, good, good, good, good, good};
+    xp_geometry good = {.nbytes = 8, .slots = 3, .spare = 4, .writers = 1, .ends = 1};
+    CHECK(xp_channel_nbytes(&good) > sizeof(xp_channel_words));
+    xp_geometry bad[] = {good, good, good, good, good, good, good, good, good};
     bad[0].slots = 2;
     bad[1].slots = XP_CHANNEL_SLOTS + 1;
     bad[2].spare = XP_CHANNEL_SPARE + 1;
@@ -186,6 +320,8 @@ static void test_geometries(void)
     bad[4].nbytes = UINT64_MAX;
     bad[5].meta_nbytes = UINT32_MAX;
     bad[6].history = 2;
+    bad[7].ends = 0;
+    bad[8].ends = XP_GROUP_MEMBERS + 1;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         EQUAL(xp_channel_nbytes(&bad[i]), 0);
 }
@@ -198,21 +334,20 @@ static void test_geometries(void)
 enum { KILLED, ENDED };
 
 static struct {
-    xp_crew *c;
+    xp_group *c;
     xp_end writer, worker; /* of the process that survives */
-    char path[64], *base, *before;
+    char *base, *before;
+    int fd;
     uint64_t nbytes;
     bool done[64]; /* by seq */
 } K;
 
-static const xp_geometry four_slots = {.nbytes = 8, .slots = 4, .writers = 2};
+static const xp_geometry four_slots = {.nbytes = 8, .slots = 4, .writers = 2, .ends = 4};
 
-static xp_crew *channel_crew(int fd, bool fresh)
+static xp_group *channel(bool fresh)
 {
-    xp_error error;
     xp_geometry found;
-    xp_crew *c = xp_crew_open(fd, K.base, K.nbytes, 3, fresh, &error);
-    CHECK(c != NULL);
+    xp_group *c = opened(K.fd, K.base, K.nbytes, XP_CHANNEL_GROUP, fresh ? XP_GROUP_MAKE : XP_GROUP_JOIN, four_slots.ends);
     if (fresh)
         xp_channel_begin(c, &four_slots, "", 0);
     CHECK(xp_channel_geometry(c, &found));
@@ -240,7 +375,7 @@ static int take_one(xp_end *e, bool done, uint64_t *seq)
     return got;
 }
 
-static void work(xp_crew *c)
+static void work(xp_group *c)
 {
     xp_end e;
     xp_frame f;
@@ -252,7 +387,7 @@ static void work(xp_crew *c)
     xp_end_leave(&e);
 }
 
-static void fill(xp_crew *c)
+static void fill(xp_group *c)
 {
     xp_end e;
     uint32_t slot;
@@ -266,14 +401,14 @@ static void fill(xp_crew *c)
 }
 
 /* Run `body` in another process, which is killed right after its `store`th change of the shared words. */
-static int kill_after(uint32_t store, void (*body)(xp_crew *c))
+static int kill_after(uint32_t store, void (*body)(xp_group *c))
 {
     int status;
     fflush(NULL);
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        xp_crew *c = channel_crew(open(K.path, O_RDWR | O_CLOEXEC), false);
+        xp_group *c = channel(false);
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
             _exit(NO_STEPS);
         raise(SIGSTOP);
@@ -311,7 +446,7 @@ static void take_all(void)
         if (got == XP_GOT) {
             CHECK(seq < sizeof K.done && !K.done[seq]);
             K.done[seq] = true;
-        } else if (xp_end_watch(&K.worker) != XP_CREW_GONE) {
+        } else if (xp_end_watch(&K.worker) != XP_GONE) {
             EQUAL(got, XP_WAIT);
             break;
         }
@@ -321,11 +456,10 @@ static void take_all(void)
 }
 
 /* The frames of four slots, of which this process takes `taken` before the other one begins. */
-static int survive(uint32_t store, uint32_t taken, void (*body)(xp_crew *c))
+static int survive(uint32_t store, uint32_t taken, void (*body)(xp_group *c))
 {
-    int fd = crew_file(K.path);
-    K.base = mapped(memfd(K.nbytes, F_SEAL_SHRINK), K.nbytes);
-    K.c = channel_crew(fd, true);
+    K.base = mapped(K.fd = memfd(K.nbytes, F_SEAL_SHRINK), K.nbytes);
+    K.c = channel(true);
     memset(K.done, 0, sizeof K.done);
     EQUAL(xp_end_join(&K.worker, K.c, &four_slots, "", XP_MODE_ONE, true, false), 0);
     EQUAL(xp_end_join(&K.writer, K.c, &four_slots, "", XP_MODE_NONE, false, true), 0);
@@ -336,10 +470,11 @@ static int survive(uint32_t store, uint32_t taken, void (*body)(xp_crew *c))
         K.done[seq] = true;
     }
     int how = kill_after(store, body);
-    xp_channel_words *w = K.worker.w;
-    for (uint32_t i = 0; i < four_slots.slots; i++)
-        if ((w->slots[i].word & 7) == XP_FULL && w->slots[i].job % 256 == XP_FINISHED_JOB)
-            K.done[w->slots[i].word >> 3] = true;
+    for (uint32_t i = 0; i < four_slots.slots; i++) {
+        const xp_slot_words *slot = xp_slot_words_at(&K.worker, i);
+        if ((slot->word & 7) == XP_FULL && slot->job % 256 == XP_FINISHED_JOB)
+            K.done[slot->word >> 3] = true;
+    }
     send_one(&K.writer); /* the first that has the lock after that death, if there is a slot for it */
     take_all();
     for (uint32_t i = 0; i < four_slots.slots; i++)
@@ -347,11 +482,10 @@ static int survive(uint32_t store, uint32_t taken, void (*body)(xp_crew *c))
     take_all();
     xp_end_leave(&K.writer);
     xp_end_leave(&K.worker);
-    xp_crew_unref(K.c);
-    xp_crew_unref(K.c);
-    xp_crew_close(K.c);
-    xp_crew_unref(K.c);
-    CHECK(munmap(K.base, K.nbytes) == 0 && unlink(K.path) == 0);
+    xp_group_unref(K.c);
+    xp_group_unref(K.c);
+    closed(K.c);
+    CHECK(munmap(K.base, K.nbytes) == 0 && close(K.fd) == 0);
     return how;
 }
 
@@ -363,7 +497,7 @@ static void test_deaths_after_each_store(void)
     K.nbytes = xp_channel_nbytes(&four_slots);
     K.before = malloc(K.nbytes);
     CHECK(K.before != NULL);
-    void (*const bodies[])(xp_crew *) = {work, fill};
+    void (*const bodies[])(xp_group *) = {work, fill};
     for (int i = 0; i < 2; i++) {
         uint32_t store = 1;
         int how;
@@ -400,9 +534,13 @@ int main(void)
 {
     xp_engine_init();
     test_an_owner_dies();
+    test_an_index_is_used_again();
+    test_places_end_and_begin();
+    test_room_for_members();
     test_geometries();
     test_atomics();
-    test_frames_between_threads();
+    test_frames_between_threads(false);
+    test_frames_between_threads(true);
     test_deaths_after_each_store();
     xp_loop_stop();
     return 0;

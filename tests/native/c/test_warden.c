@@ -154,7 +154,7 @@ static void test_pidfds_are_bounded(void)
     uint32_t watched = 0;
     pthread_mutex_lock(&d->mu);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
-        watched += d->pidfds[m] >= 0;
+        watched += xp_bit(d->watched, m);
     pthread_mutex_unlock(&d->mu);
     EQUAL(watched, 1); /* one for each process, and 64 at most */
     reap_process(&liar, SIGKILL);
