@@ -395,6 +395,7 @@ TAKE_ALL = {
     "integrations/verl.py": 1,  # verl's code
     "objects/array_handle.py": 1,
     "sharing/idle.py": 1,
+    "sharing/locked_files.py": 1,
     "sharing/peers.py": 1,
     "sharing/table.py": 1,
     "ur/_functions/enqueue.py": 1,  # a function of the caller

@@ -13,7 +13,6 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from xpushare._native import End
 from xpushare.common.errors import InvalidHandleError, doing, from_os_error
 from xpushare.common.fds import OwnedFd, own_fd
 
@@ -37,11 +36,14 @@ def open_file(path: Path, whose: str = "of this user") -> OwnedFd | None:
         if error.errno in _STRANGE:
             raise _strange(path, whose) from None
         raise from_os_error(error, f"opening {path}") from error
-    with End(fd.close):  # a reference to the exception would keep the descriptor open
+    try:
         with doing(f"looking at {path}"):
             found = os.fstat(fd.number)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             raise _strange(path, whose)
+    except BaseException:  # a reference to the exception would keep the descriptor open; no call comes after the block
+        fd.close()
+        raise
     return fd
 
 
