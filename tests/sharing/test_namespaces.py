@@ -23,7 +23,8 @@ def load() -> None:
     import xpushare.arrays.attach
     import xpushare.ipc
     import xpushare.objects.event
-    import xpushare.sharing.routes  # noqa: F401
+    import xpushare.sharing.routes.pidfd
+    import xpushare.sharing.routes.socket  # noqa: F401
 
     xs.zeros(4).close()
 
