@@ -48,8 +48,8 @@ MADE = {
     "Scopes": (lambda holder: n.Scopes(_driver(holder)), 1),
     "Scope": (lambda holder: n.Scopes(_driver(holder))(), 1),
     "Importer": (lambda holder: n.Importer(n.Scopes(_driver(holder)), b"", holder, holder), 3),
-    "LockMember": (lambda holder: n.LockMember(holder, ""), 1),
-    "AtomicMember": (lambda holder: n.AtomicMember(holder, ""), 1),
+    "LockMember": (lambda holder: n.LockMember(holder, 0), 1),
+    "AtomicMember": (lambda holder: n.AtomicMember(holder, 0), 1),
 }
 
 
