@@ -21,7 +21,7 @@ from xpushare.keeper.clients import Clients, report
 from xpushare.sharing import identity, keeping, naming
 from xpushare.sharing.locked_files import inode_at, inode_of, make, open_file
 
-__all__ = ["Files", "take_lock"]
+__all__ = ["Files", "record_holder", "take_lock"]
 
 _EVENTS: Final = 0x40 | 0x200 | 0x400 | 0x800  # IN_MOVED_FROM, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF
 _LOOK: Final = 0.02  # seconds between two checks whether the removal of the folder is complete
@@ -46,7 +46,7 @@ def take_lock() -> NameLock | None:
 
 
 def record_holder() -> None:
-    """Write into the file which process is the keeper. Called with the lock."""
+    """Write into the file which process is the keeper. Called as soon as this process has the lock."""
     file = open_file(Path(keeping.lock_path()))
     if file is not None:
         with file:
@@ -102,7 +102,6 @@ class Files:
 
     def _begin(self) -> None:
         """Watch the files as they are now."""
-        record_holder()
         if self._changes is not None:
             self._clients.unwatch(self._changes.number)
             self._changes.close()
@@ -129,6 +128,7 @@ class Files:
                 self._lock, new = new, self._lock
             finally:
                 new.release()
+            record_holder()
         if socket is None or socket != self._inodes[3]:
             self._listen()
         self._begin()

@@ -29,7 +29,7 @@ from xpushare.common.errors import (
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.keeper.clients import Client, Clients, Handed, report, unharmed
-from xpushare.keeper.files import Files, take_lock
+from xpushare.keeper.files import Files, record_holder, take_lock
 from xpushare.keeper.store import Store
 from xpushare.sharing import identity, keeping, layout, naming
 from xpushare.sharing.handle import Handle, fields_of
@@ -579,6 +579,8 @@ def _only_one() -> NameLock | None:
         there.close()
         lock.release()
         return None
+    if lock is not None:
+        record_holder()
     return lock
 
 
@@ -607,6 +609,7 @@ def _take_over(keeper: Keeper, before: socket.socket, name: str) -> None:
     while (lock := take_lock()) is None:
         time.sleep(_RELEASED)
     keeper.lock = lock
+    record_holder()
 
 
 def _forget_socket(listening: socket.socket, _deadline: float) -> None:
