@@ -382,18 +382,12 @@ int xp_group_watch(xp_group *g, uint32_t m)
     return how;
 }
 
-static void ring(xp_bell *bell)
-{
-    __atomic_fetch_add(&bell->seq, 1, __ATOMIC_SEQ_CST);
-    xp_futex_wake(&bell->seq, INT32_MAX);
-}
-
 /* Wake those who wait for what the dead member has. With g->mu. */
 static void tell_of(xp_group *g, uint32_t m)
 {
     for (uint32_t p = 0, n = g->kind == XP_HOME ? places_used(g) : 0; p < n; p++)
         if (XP_RELAXED(&xp_place_at(g, p)->kind) == XP_PLACE_LOCK && xp_lock_names(xp_place_words(g, p), m))
-            ring(&((xp_lock_words *)xp_place_words(g, p))->bell);
+            xp_ring_always(&((xp_lock_words *)xp_place_words(g, p))->bell);
     if (g->kind == XP_CHANNEL_GROUP)
         xp_ring_all(g);
 }
@@ -439,12 +433,6 @@ void xp_groups_forked(void)
 
 /* --- bells -------------------------------------------------------------------------------------------------------- */
 
-void xp_ring(xp_bell *bell)
-{
-    if (XP_UNLIKELY(XP_LOAD(&bell->sleepers)) && XP_EXCHANGE(&bell->sleepers, 0))
-        ring(bell);
-}
-
 void xp_group_tell(xp_group *g)
 {
     static const struct timespec now[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
@@ -455,7 +443,7 @@ void xp_group_tell(xp_group *g)
 void xp_ring_all(xp_group *g)
 {
     for (int i = 0; i < 2 && g->bells[i]; i++)
-        ring(g->bells[i]);
+        xp_ring_always(g->bells[i]);
     xp_group_tell(g);
 }
 

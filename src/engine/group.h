@@ -6,6 +6,7 @@
 #ifndef XP_GROUP_H
 #define XP_GROUP_H
 
+#include "bell.h"
 #include "membership.h"
 
 #define XP_GROUP_MEMBERS 1024u /* the most processes */
@@ -52,11 +53,6 @@ typedef struct { /* the beginning of the file under a name, which leads to a pla
 
 _Static_assert(sizeof(xp_group_head) == 64 && sizeof(xp_group_member) == 544 && sizeof(xp_place) == 144, "group");
 _Static_assert(sizeof(xp_name_file) == XP_NAME_RECORDS, "the records follow");
-
-/* Members sleep on this word. A member that changes the words wakes them. */
-typedef struct {
-    uint32_t seq, sleepers; /* sleepers: 1 if somebody may sleep on `seq` */
-} xp_bell;
 
 typedef struct { /* of a place, in this process */
     uint32_t objects;
@@ -138,7 +134,6 @@ bool xp_group_is_dead(xp_group *g, uint32_t m);
 int xp_group_watch(xp_group *g, uint32_t m); /* have the member's death ring the bells: XP_WATCHED, XP_POLLED or XP_GONE */
 int xp_group_pid(xp_group *g, uint32_t m);   /* its pid as seen from here, 0 if it cannot be seen, -1 if it is gone */
 
-void xp_ring(xp_bell *bell);        /* if anybody sleeps */
 void xp_ring_all(xp_group *g);      /* wake all that sleep for a channel, and those that listen to the file */
 void xp_group_tell(xp_group *g);    /* wake those that listen to the file, if there are any */
 /* Sleep until the bell rings after `seq` was read, until `end`, or until it is time to check the polled members. Set

@@ -1,7 +1,6 @@
 /* The lock and the atomic, step by step as docs/channels-protocol.md says. */
 #include "lock.h"
 
-#define SPIN_NS 20000u
 #define TRIES 1000 /* a peer that never stops changing a word is not waited for */
 
 uint64_t xp_lock_ticket(uint32_t m)
@@ -28,7 +27,7 @@ int xp_lock_try(xp_lock_words *w, uint32_t m, uint64_t ticket)
 
 /* Remove `m`, which is gone, as these words had it. They change with each turn, so a successor with the same index
  * is left alone. */
-static void sweep(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
+void xp_lock_sweep_as(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
 {
     bool changed = false;
     if ((owner & XP_LOCK_MEMBER) == m + 1)
@@ -39,49 +38,7 @@ static void sweep(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
         xp_ring(&w->bell);
 }
 
-void xp_lock_sweep(xp_lock_words *w, uint32_t m) { sweep(w, XP_LOAD(&w->owner), XP_LOAD(&w->heir), m); }
-
-/* Watch the member that is in the way, or remove it if it is gone. */
-static int watch_owner(xp_group *g, xp_lock_words *w)
-{
-    uint64_t owner = XP_LOAD(&w->owner), heir = XP_LOAD(&w->heir);
-    int worst = XP_WATCHED;
-    for (int i = 0; i < 2; i++) {
-        uint32_t m = (uint32_t)(i ? heir & XP_LOCK_HEIR : owner & XP_LOCK_MEMBER) - 1;
-        if (m >= g->count)
-            continue;
-        int how = xp_group_watch(g, m);
-        if (how == XP_GONE)
-            sweep(w, owner, heir, m);
-        else if (how == XP_POLLED)
-            worst = how;
-    }
-    return worst;
-}
-
-int xp_lock_wait(xp_group *g, xp_lock_words *w, uint32_t m, uint64_t ticket, unsigned *tries, uint64_t end, int *rc)
-{
-    int got = XP_LOCK_BUSY;
-    *rc = 0;
-    if ((*tries)++ == 0 && xp_may_spin())
-        for (uint64_t until = xp_now() + SPIN_NS; got == XP_LOCK_BUSY && xp_now() < until;) {
-            for (int i = 0; i < 16 && (XP_RELAXED(&w->owner) & XP_LOCK_MEMBER); i++)
-                xp_pause();
-            got = xp_lock_try(w, m, ticket);
-        }
-    if (got != XP_LOCK_BUSY)
-        return got;
-    uint32_t seq = XP_LOAD(&w->bell.seq);
-    XP_STORE(&w->bell.sleepers, 1);
-    uint64_t nobody = 0;
-    if (*tries > 1) /* it was overtaken */
-        XP_CAS(&w->heir, &nobody, ticket);
-    int watch = watch_owner(g, w);
-    if ((got = xp_lock_try(w, m, ticket)) != XP_LOCK_BUSY)
-        return got;
-    *rc = xp_bell_sleep(g, &w->bell, seq, end, watch);
-    return xp_lock_try(w, m, ticket);
-}
+void xp_lock_sweep(xp_lock_words *w, uint32_t m) { xp_lock_sweep_as(w, XP_LOAD(&w->owner), XP_LOAD(&w->heir), m); }
 
 void xp_lock_give_up(xp_lock_words *w, uint64_t ticket)
 {
@@ -105,19 +62,6 @@ bool xp_lock_release(xp_lock_words *w, uint32_t m)
     return (found & XP_LOCK_MEMBER) == m + 1 && xp_lock_end_turn(w, found, false);
 }
 
-int xp_lock_take(xp_group *g, xp_lock_words *w, uint32_t m, uint64_t end)
-{
-    int got = xp_lock_try(w, m, 0), rc;
-    if (XP_LIKELY(got != XP_LOCK_BUSY))
-        return got;
-    uint64_t ticket = xp_lock_ticket(m);
-    for (unsigned tries = 0; got == XP_LOCK_BUSY && xp_group_usable(g) && xp_now() < end;)
-        got = xp_lock_wait(g, w, m, ticket, &tries, end, &rc);
-    if (got == XP_LOCK_BUSY)
-        xp_lock_give_up(w, ticket);
-    return got;
-}
-
 int64_t xp_atomic_add(xp_atomic_words *w, int64_t more)
 {
     int64_t before = __atomic_fetch_add(&w->value, more, __ATOMIC_SEQ_CST);
@@ -137,14 +81,4 @@ bool xp_atomic_swap(xp_atomic_words *w, int64_t old, int64_t value)
         return false;
     xp_ring(&w->bell);
     return true;
-}
-
-bool xp_atomic_wait(xp_group *g, xp_atomic_words *w, int64_t value, uint64_t end, int *rc)
-{
-    uint32_t seq = XP_LOAD(&w->bell.seq);
-    XP_STORE(&w->bell.sleepers, 1);
-    *rc = 0;
-    if (XP_LOAD(&w->value) == value)
-        *rc = xp_bell_sleep(g, &w->bell, seq, end, XP_WATCHED);
-    return XP_LOAD(&w->value) != value;
 }

@@ -32,6 +32,7 @@ bool xp_lock_release(xp_lock_words *w, uint32_t m);      /* false: `m` does not 
 /* The same for one of several objects of a member, which remembers the owner's word of its turn. `died`: it goes. */
 bool xp_lock_end_turn(xp_lock_words *w, uint64_t owner, bool died);
 void xp_lock_sweep(xp_lock_words *w, uint32_t m);        /* `m` is gone, or goes */
+void xp_lock_sweep_as(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m); /* only if the words are still these */
 static inline bool xp_lock_names(const xp_lock_words *w, uint32_t m)
 {
     return (XP_LOAD(&w->owner) & XP_LOCK_MEMBER) == m + 1 || (XP_LOAD(&w->heir) & XP_LOCK_HEIR) == m + 1;
