@@ -117,11 +117,13 @@ OFFERED = {  # all that an editor offers, but for names with an underscore
     },
     "xs.Queue()": {*ON_DEVICE, "copy", "fill", "from_native", "signal", "submit", "synchronize", "wait"},
     "xs.Channel.create('frames')": {
-        *CLOSED, "create", "device", "failed", "finish", "handle", "loan", "name", "open", "ready", "receive", "send",
-        "statistics",
+        *CLOSED, "create", "device", "failed", "finish", "handle", "loan", "name", "open", "ready", "reader_count",
+        "receive", "send", "statistics", "writer_count",
     },
     "xs.Channel.create('frames').loan()": {"array", "meta", "seq"},
-    "xs.Channel.open('frames').receive()": {*CLOSED, "array", "deliveries", "meta", "missed", "seq", "writer"},
+    "xs.Channel.open('frames').receive()": {
+        *CLOSED, "array", "deliveries", "gap", "meta", "missed", "seq", "time_ns", "writer",
+    },
     "xs.Lock()": {*CLOSED, "acquire", "release"},
     "xs.Atomic()": {*CLOSED, "add", "compare_exchange", "load", "store", "wait"},
     "xs.watch('frames')": {"close", "next", "ready"},

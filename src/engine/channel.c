@@ -268,6 +268,18 @@ static uint32_t writers(xp_end *e)
     return n;
 }
 
+void xp_end_count(xp_end *e, uint32_t *readers, uint32_t *writers)
+{
+    *readers = *writers = 0;
+    for (uint32_t i = 0, most = top(e); i < most; i++) {
+        uint32_t role = XP_LOAD(&e->ends[i].role);
+        if (role == 0 || (i != e->m && is_over(e, i)))
+            continue;
+        *readers += (role & XP_END_MODE) != 0;
+        *writers += (role & XP_END_WRITER) != 0;
+    }
+}
+
 static int add_writer(xp_end *e)
 {
     xp_end_words *mine = &e->ends[e->m];
@@ -332,7 +344,7 @@ int xp_end_join(xp_end *e, xp_group *c, const xp_geometry *g, const char *label,
     e->closed = 0;
     e->mode = mode;
     e->credit = MOST_CREDIT;
-    e->pid = (uint64_t)getpid();
+    e->pid = (uint32_t)getpid();
     if (!lock(e))
         return EAGAIN;
     int rc = (e->m = free_end(e)) < g->ends ? 0 : ENOSPC;
@@ -348,6 +360,8 @@ int xp_end_join(xp_end *e, xp_group *c, const xp_geometry *g, const char *label,
             XP_STORE(&e->w->top, e->m + 1);
         if (mode)
             add_reader(e, mode, oldest);
+        if (mode == XP_MODE_ONE)
+            e->seen = e->w->group_missed;
         rc = writer && add_writer(e) != XP_GOT ? EBUSY : 0;
         if (rc)
             reap(e, e->m);
@@ -432,25 +446,32 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
     bool newest;
     uint64_t from = wanted_from(e, &newest), last = w->next_seq - 1;
     uint64_t kept = e->g.history ? w->next_seq - (e->g.history < w->next_seq ? e->g.history : w->next_seq) : UINT64_MAX;
-    uint32_t busy = 0, loans = 0, n = total(&e->g), chosen = n, over = n;
+    uint32_t full = 0, loans = 0, n = total(&e->g), chosen = n, over = n, unused = n;
+    uint64_t chosen_word = UINT64_MAX, over_word = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
         const xp_slot_words *s = slot_at(e, i);
-        int state = state_of(s->word);
-        uint64_t seq = seq_of(s->word);
-        busy += state == XP_LOANED || state == XP_FULL;
-        loans += state == XP_LOANED;
-        if (state != XP_FULL || held(e, s))
+        uint64_t word = s->word, seq = seq_of(word);
+        if (state_of(word) != XP_FULL) {
+            loans += state_of(word) == XP_LOANED;
+            if (state_of(word) == XP_FREE && unused == n)
+                unused = i;
             continue;
-        if (over == n || s->word < slot_at(e, over)->word)
+        }
+        full++;
+        if (word >= chosen_word || held(e, s))
+            continue;
+        if (word < over_word) {
             over = i;
-        bool wanted = seq >= from || unfinished(s) || seq >= kept || (newest && seq == last);
-        if (!wanted && (chosen == n || s->word < slot_at(e, chosen)->word))
+            over_word = word;
+        }
+        if (seq < from && !unfinished(s) && seq < kept && !(newest && seq == last)) {
             chosen = i;
+            chosen_word = word;
+        }
     }
     got = XP_GOT;
-    if (busy < e->g.slots) { /* a free one */
-        for (chosen = 0; chosen < n && state_of(slot_at(e, chosen)->word) != XP_FREE; chosen++)
-            ;
+    if (full + loans < e->g.slots) {
+        chosen = unused;
     } else if (chosen == n && e->g.on_full == XP_OVERWRITE) {
         chosen = over;
         if (chosen < n && unfinished(slot_at(e, chosen)))
@@ -500,6 +521,7 @@ int xp_end_send(xp_end *e, uint32_t slot, uint64_t nbytes, uint64_t point, uint6
     xp_slot_words *s = slot_at(e, slot);
     s->nbytes = nbytes;
     s->writer_pid = e->pid;
+    s->time_ns = xp_now(); /* with the lock, so that it grows with the seq */
     if (e->g.device) {
         s->point = point;
         s->point_by = e->m;
@@ -552,7 +574,7 @@ static void describe(const xp_end *e, uint32_t slot, uint64_t missed, xp_frame *
 {
     const xp_slot_words *s = slot_at(e, slot);
     *frame = (xp_frame){.slot = slot, .deliveries = s->deliveries, .seq = seq_of(s->word), .missed = missed,
-                        .nbytes = s->nbytes, .writer_pid = s->writer_pid, .point = s->point, .since = s->since, .point_by = s->point_by,
+                        .nbytes = s->nbytes, .time_ns = s->time_ns, .writer_pid = s->writer_pid, .point = s->point, .since = s->since, .point_by = s->point_by,
                         .meta_nbytes = s->meta_nbytes, .text_nbytes = s->text_nbytes};
     if (frame->nbytes > e->g.nbytes)
         frame->nbytes = e->g.nbytes;
@@ -586,6 +608,7 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
         XP_STORE(&mine->role, (mine->role & ~XP_END_MODE) | (uint32_t)e->mode);
     }
     uint32_t n = total(&e->g), chosen = n, in_use = 0;
+    uint64_t chosen_word = 0;
     bool jobs = false;
     for (uint32_t i = 0; i < n; i++) {
         const xp_slot_words *s = slot_at(e, i);
@@ -596,10 +619,10 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
         bool fits = e->mode == XP_MODE_ONE ? job_of(s) == XP_QUEUED : seq_of(s->word) >= mine->cursor;
         if (!fits)
             continue;
-        bool better = chosen == n || (e->mode == XP_MODE_NEWEST ? s->word > slot_at(e, chosen)->word
-                                                                : s->word < slot_at(e, chosen)->word);
-        if (better)
+        if (chosen == n || (e->mode == XP_MODE_NEWEST ? s->word > chosen_word : s->word < chosen_word)) {
             chosen = i;
+            chosen_word = s->word;
+        }
     }
     int got = XP_GOT;
     if (chosen == n)
@@ -618,7 +641,10 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
         hold(e, s, e->m);
         mine->cursor = seq + 1;
         mine->got++;
-        describe(e, chosen, e->mode == XP_MODE_ONE ? w->group_missed : missed_by(mine), frame);
+        uint64_t missed = (e->mode == XP_MODE_ONE ? w->group_missed : missed_by(mine)) + e->lost;
+        describe(e, chosen, missed, frame);
+        frame->gap = missed > e->seen ? missed - e->seen : 0;
+        e->seen = missed;
     }
     unlock(e, false);
     return got;
@@ -663,7 +689,7 @@ int xp_end_failed(xp_end *e, xp_frame *frame)
     if (chosen < n) {
         hold(e, slot_at(e, chosen), e->m);
         slot_at(e, chosen)->job = (uint64_t)(e->m + 1) << 8 | XP_TAKEN;
-        describe(e, chosen, e->w->group_missed, frame);
+        describe(e, chosen, e->w->group_missed + e->lost, frame);
     }
     unlock(e, false);
     return chosen < n ? XP_GOT : XP_OVER;

@@ -48,10 +48,10 @@ typedef struct { /* of an end; for people to read, and for channels on devices *
 
 typedef struct {
     _Alignas(64) uint64_t word; /* seq << 3 | state */
-    uint64_t owner; /* of a loan: 1 + end */
+    uint32_t owner, writer_pid; /* owner: of a loan, 1 + end */
     uint64_t holders[2]; /* ends; those from 128 on follow the reads */
     uint64_t job; /* 1 + end << 8 | XP_QUEUED … */
-    uint64_t nbytes, writer_pid;
+    uint64_t nbytes, time_ns; /* time_ns: CLOCK_MONOTONIC at the send */
     uint32_t meta_nbytes, text_nbytes; /* up to here one cache line: a plain frame changes no other */
     uint64_t point, since; /* the point after which the writer's device has written the frame, and when that end began */
     uint32_t deliveries, point_by;
@@ -88,7 +88,9 @@ typedef struct {
     bool reads;          /* whether it has tried to receive */
     bool finished;       /* under the channel's lock */
     int credit;          /* how many spins may still fail */
-    uint64_t pid;
+    uint32_t pid;
+    uint64_t lost; /* frames whose writer's device had not finished when it died */
+    uint64_t seen; /* what `missed` was with the frame before */
     uint64_t loaned_by;  /* the thread that has a loan, or 0; protected by the channel's lock */
 } xp_end;
 
@@ -107,8 +109,8 @@ enum {
 };
 
 typedef struct {
-    uint32_t slot, deliveries, meta_nbytes, text_nbytes, point_by;
-    uint64_t seq, missed, nbytes, writer_pid, point, since;
+    uint32_t slot, deliveries, meta_nbytes, text_nbytes, point_by, writer_pid;
+    uint64_t seq, missed, gap, nbytes, point, since, time_ns;
 } xp_frame;
 
 uint64_t xp_channel_nbytes(const xp_geometry *g); /* the size of the group's memory, or 0 if the geometry is impossible */
@@ -143,6 +145,7 @@ uint64_t xp_end_read_point(const xp_end *e, uint32_t slot, uint32_t end);
 void xp_end_look(xp_end *e, xp_group *c, const xp_geometry *g);
 static inline xp_slot_words *xp_slot_words_at(const xp_end *e, uint32_t i) { return (xp_slot_words *)(e->slots + i * e->slot_nbytes); }
 bool xp_end_holds(const xp_end *e, uint32_t slot, uint32_t end);
+void xp_end_count(xp_end *e, uint32_t *readers, uint32_t *writers); /* those whose processes live */
 
 /* Call this before sleeping. It has deaths ring the bell, and removes dead members. Returns how often to check, as
  * xp_group_watch does, or XP_GONE if something has changed, so that the caller checks again at once. */

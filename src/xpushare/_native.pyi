@@ -2030,6 +2030,8 @@ class ChannelEnd:
     """A number that is added to `missed` of the frames that this reader receives. It counts frames that were lost in
     other ways than by overwriting.
     """
+    seen: int
+    """`missed` of the last frame that this reader received. `gap` of the next frame is counted from here."""
 
     def __new__(
         cls,
@@ -2097,6 +2099,9 @@ class ChannelEnd:
         same name replaces the channel (see `channel_move`).
         """
 
+    def count(self) -> tuple[int, int]:
+        """Return the numbers of living readers and writers."""
+
     def leave(self) -> None: ...
 
 _Loan = TypeVar("_Loan", bound="LoanBase")
@@ -2140,6 +2145,14 @@ class FrameBase:
     @property
     def missed(self) -> int:
         """How many frames were overwritten before this reader saw them, since it opened the channel."""
+
+    @property
+    def gap(self) -> int:
+        """How many frames were missed between this reader's previous frame and this one."""
+
+    @property
+    def time_ns(self) -> int:
+        """The time at which the frame was sent, in nanoseconds of CLOCK_MONOTONIC."""
 
     @property
     def deliveries(self) -> int:

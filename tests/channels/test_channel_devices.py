@@ -156,7 +156,7 @@ def test_what_a_dead_writers_device_owed_is_missed() -> None:
                     np.asarray(loan)[:] = 9
                 with reader.receive(TIMEOUT) as frame:
                     assert np.asarray(frame).tolist() == [9] * NBYTES
-                    assert (frame.seq, frame.missed) == (3, 1)
+                    assert (frame.seq, frame.missed, frame.gap) == (3, 1, 1)
 
 
 def test_a_dead_readers_work_is_not_waited_for() -> None:

@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -375,8 +376,12 @@ def test_overwrite_takes_the_oldest_that_nobody_holds() -> None:
         assert first(held) == 0
         with reader.receive(10) as frame:
             assert int(np.asarray(frame)[0]) == 7
-            assert frame.missed == 6
-        assert take(reader, 2) == [8, 9]
+            assert (frame.missed, frame.gap) == (6, 6)
+        with reader.receive(10) as frame:
+            assert (frame.missed, frame.gap) == (6, 0)
+        send(ch, *range(10, 16))
+        with reader.receive(10) as frame:
+            assert (int(np.asarray(frame)[0]), frame.missed, frame.gap) == (12, 9, 3)
 
 
 def test_overwrite_takes_jobs_that_nobody_has_begun() -> None:
@@ -387,7 +392,9 @@ def test_overwrite_takes_jobs_that_nobody_has_begun() -> None:
         assert first(job) == 0
         with worker.receive(10) as frame:
             assert int(np.asarray(frame)[0]) == 5
-            assert frame.missed == 4
+            assert (frame.missed, frame.gap) == (4, 4)
+        with xs.Channel.open("test", mode="one") as late, late.receive(10) as frame:
+            assert (int(np.asarray(frame)[0]), frame.missed, frame.gap) == (6, 4, 0)
 
 
 def test_readers_hold_no_more_than_their_share() -> None:
@@ -850,6 +857,42 @@ def test_after_a_fork() -> None:
             assert child.call(inherited)
         del kept["inherited"]
         assert take(reader, 1) == [7]
+
+
+def test_the_numbers_of_living_readers_and_writers() -> None:
+    with channel(writers=2) as ch, Child() as reader, Child() as writer:
+        assert (ch.reader_count, ch.writer_count) == (0, 1)
+        reader.call(open_there, mode="one")
+        writer.call(create_there, writers=2)
+        with xs.Channel.open("test") as other:
+            assert (ch.reader_count, ch.writer_count) == (other.reader_count, other.writer_count) == (2, 2)
+            reader.kill()
+            writer.kill()
+            wait_until(lambda: (ch.reader_count, ch.writer_count) == (1, 1))
+        assert (ch.reader_count, ch.writer_count) == (0, 1)
+    with pytest.raises(xs.InvalidArgumentError, match="closed"):
+        _ = ch.reader_count
+
+
+def test_the_time_of_a_frame_is_that_of_its_send() -> None:
+    with channel() as ch, Child() as child:
+        child.call(create_there, "other")
+        with xs.Channel.open("other") as reader:
+            before = time.monotonic_ns()
+            child.call(send_there, 1, 2)
+            after = time.monotonic_ns()
+            times = []
+            for _ in range(2):
+                with reader.receive(10) as frame:
+                    times.append(frame.time_ns)
+            assert before < times[0] < times[1] < after
+        with xs.Channel.open("test", mode="one") as worker:
+            send(ch, 1)
+            job = worker.receive(10)
+            sent = job.time_ns
+            del job  # which is delivered again
+            with worker.receive(10) as job:
+                assert (job.deliveries, job.time_ns) == (2, sent)
 
 
 def test_statistics() -> None:

@@ -159,7 +159,7 @@ DIGESTS = {
     "commons": (4, "085bbea9e417cc81"),
     "socket": (4, "4a19f2e16b9b9041"),
     "message": (4, "eab7bb562c9275d4"),
-    "group": (2, "82ab6a677915eaa6"),
+    "group": (2, "303d0ef34a573e26"),
     "name": (0, "cb98bba507ff24a0"),
     "keeper": (2, "44908f9c46fc1eda"),
 }  # fmt: skip

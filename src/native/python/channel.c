@@ -216,6 +216,19 @@ static PyObject *end_unread(PyObject *self, PyObject *Py_UNUSED(a))
     return e ? PyLong_FromUnsignedLongLong(xp_end_unread(e)) : NULL;
 }
 
+/* (readers, writers) that live. */
+static PyObject *end_count(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_end *e = xp_end_of(self);
+    uint32_t readers, writers;
+    if (e == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    xp_end_count(e, &readers, &writers);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("(II)", readers, writers);
+}
+
 /* use_arrays(list, buffers) */
 static PyObject *end_use_arrays(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -248,6 +261,7 @@ static PyMethodDef end_methods[] = {
     {"event", end_event, METH_O, NULL},
     {"set_event", end_set_event, METH_O, NULL},
     {"unread", end_unread, METH_NOARGS, NULL},
+    {"count", end_count, METH_NOARGS, NULL},
     {"leave", end_leave, METH_NOARGS, NULL},
     {"use_arrays", XP_FAST(end_use_arrays), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -255,7 +269,8 @@ static PyMethodDef end_methods[] = {
 
 static PyMemberDef end_members[] = {
     XP_WEAKREFS(xp_end_object), {"member", T_UINT, offsetof(xp_end_object, e.m), READONLY, NULL},
-    {"lost", T_ULONGLONG, offsetof(xp_end_object, lost), 0, NULL}, {NULL, 0, 0, 0, NULL},
+    {"lost", T_ULONGLONG, offsetof(xp_end_object, e.lost), 0, NULL},
+    {"seen", T_ULONGLONG, offsetof(xp_end_object, e.seen), 0, NULL}, {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot end_slots[] = {

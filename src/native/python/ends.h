@@ -23,7 +23,6 @@ typedef struct {
     PyTypeObject *loan, *frame; /* the classes of its loans and frames */
     PyObject *refuse, *encode, *signal; /* functions of the end: see _native.pyi */
     PyObject *arrays;           /* NULL, or a list: NumPy's array over each slot */
-    uint64_t lost;              /* frames whose writer's device had not finished when it died */
     bool joined, buffers;       /* buffers: those arrays export their dtype as a buffer's format */
     xp_line loaning, receiving;
     xp_end e;

@@ -285,7 +285,6 @@ PyObject *xp_frame_new(PyObject *end, const xp_frame *f)
         return NULL;
     xp_held_object *o = held(self);
     o->f = *f;
-    o->f.missed += owner->lost;
     XP_STORE(&o->open, 1);
     const char *meta = xp_end_meta(&owner->e, f->slot);
     if (f->meta_nbytes && (o->meta = PyBytes_FromStringAndSize(meta, (Py_ssize_t)f->meta_nbytes)) == NULL)
@@ -352,9 +351,13 @@ static PyMemberDef frame_members[] = {
     {"seq", T_ULONGLONG, offsetof(xp_held_object, f.seq), READONLY, PyDoc_STR("The number of the frame in the channel, from 1 on.")},
     {"missed", T_ULONGLONG, offsetof(xp_held_object, f.missed), READONLY,
      PyDoc_STR("How many frames were overwritten before this reader saw them, since it opened the channel.")},
+    {"gap", T_ULONGLONG, offsetof(xp_held_object, f.gap), READONLY,
+     PyDoc_STR("How many frames were missed between this reader's previous frame and this one.")},
+    {"time_ns", T_ULONGLONG, offsetof(xp_held_object, f.time_ns), READONLY,
+     PyDoc_STR("The time at which the frame was sent, in nanoseconds of CLOCK_MONOTONIC.")},
     {"deliveries", T_UINT, offsetof(xp_held_object, f.deliveries), READONLY,
      PyDoc_STR("In mode \"one\", how often the frame has been delivered, including this delivery.")},
-    {"writer", T_ULONGLONG, offsetof(xp_held_object, f.writer_pid), READONLY,
+    {"writer", T_UINT, offsetof(xp_held_object, f.writer_pid), READONLY,
      PyDoc_STR("The pid of the process that sent the frame, in that process's own pid namespace.")},
     {NULL, 0, 0, 0, NULL},
 };

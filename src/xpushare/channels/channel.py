@@ -298,6 +298,24 @@ class Channel(Advised, Awaitable):
         """The device that the slots lie on."""
         return self._end.geometry.device
 
+    @property
+    def reader_count(self) -> int:
+        """The number of living readers, in any mode. An object of `open` that has only sent frames does not count.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     writer.reader_count, writer.writer_count
+            (1, 1)
+        """
+        found: int = self._use().count()[0]
+        return found
+
+    @property
+    def writer_count(self) -> int:
+        """The number of living writers, including those that have called `finish()`."""
+        found: int = self._use().count()[1]
+        return found
+
     def statistics(self) -> dict[str, Any]:
         """Return the channel's counts, and its writers and readers.
 
@@ -460,6 +478,7 @@ class Channel(Advised, Awaitable):
                 return frame
             frame.close()  # its content is lost: the writer's device never wrote it
             end.lost += 1
+            end.seen -= frame.gap
 
     def _follow(self, timeout: float | None = 0.0) -> bool:
         """Move to the channel that replaced this one, and continue with its oldest frame. Returns False if no channel
@@ -474,6 +493,7 @@ class Channel(Advised, Awaitable):
         with groups.alone():
             if self._end is end:
                 made._end.lost = end.lost + end.unread()
+                made._end.seen = end.seen
                 self._end, made._end = made._end, end
         made.close()  # this leaves the former channel, or the new one if another thread was faster
         return True

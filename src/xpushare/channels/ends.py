@@ -357,6 +357,9 @@ class Frame(FrameBase, _Content):
         seq: The number of the frame in the channel, from 1 on.
         missed: How many frames were overwritten before this reader saw them, since it opened the
             channel. In mode "one" this counts for all readers in that mode.
+        gap: How many frames were missed between this reader's previous frame and this one. It is 0 in `failed()`.
+        time_ns: The time at which the frame was sent, in nanoseconds of `CLOCK_MONOTONIC`. `time.monotonic_ns()` has
+            the same clock in all processes of a machine.
         deliveries: In mode "one", how often the frame has been delivered, including this delivery.
         writer: The pid of the process that sent the frame, in that process's own pid namespace.
         closed: Whether the frame is closed.
