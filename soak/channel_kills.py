@@ -4,6 +4,9 @@ Six processes (two writers, readers in modes "all", "newest" and "one") come and
 everything. Each writes down what it does before and after it in a mapped file of its own. At the end every frame that
 was sent has been seen once by whoever reads "all", and acknowledged by a reader in mode "one"; none was in the hands of
 two living readers; nothing waited for the dead; and no slot is lost.
+
+After each frame they also add to a number in a file, under a lock, and to an atomic. The lock never has two holders,
+says of each owner that died in between that it died, and nobody else's addition is lost.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ HANG: Final = 20.0  # seconds, on a machine of whatever load; the longest wait i
 ROLES: Final = ("writer", "writer", "all", "newest", "one", "one")
 MOST: Final = 1 << 16  # records of one process
 _HEAD: Final = 4
+LOCK: Final = "guard"
+ATOMIC: Final = "sum"
+GUARDED: Final = "guarded"
 
 
 def _journal(path: Path, create: bool = False) -> Any:
@@ -38,14 +44,42 @@ def _journal(path: Path, create: bool = False) -> Any:
     return np.memmap(path, "int64", "w+" if create else "r+", shape=(_HEAD + MOST, 2))
 
 
+class _Guarded:
+    """Adds one to a number under a lock, and to an atomic."""
+
+    def __init__(self, path: Path) -> None:
+        import numpy as np
+
+        import xpushare as xs
+
+        self.journal = _journal(path)
+        self.file = np.memmap(path.parent / GUARDED, "int64", "r+", shape=2)  # the number, and who has the lock
+        self.number = int(path.name)
+        self.lock = xs.Lock(LOCK)
+        self.sum = xs.Atomic(0, ATOMIC)
+
+    def add(self) -> None:
+        with self.lock as held:
+            if self.file[1] and not held.owner_died:
+                self.journal[1, 0] = -self.file[1]  # two have it
+            self.file[1] = self.number
+            self.file[0] += 1
+            self.journal[3, 0] += 1
+            self.file[1] = 0
+        self.sum.add(1)
+        self.journal[3, 1] += 1
+
+
 def write(path: Path, number: int) -> None:
     import numpy as np
 
     import xpushare as xs
 
     journal = _journal(path)
+    guarded = _Guarded(path)
     with xs.Channel.create(NAME, SHAPE, "int64", slots=SLOTS, writers=2, redeliver=0) as ch:
         for k in range(1, MOST):
+            guarded.add()
             value = number << 32 | k
             journal[0, 0] = value  # is about to be sent
             with ch.loan(HANG) as frame:
@@ -72,9 +106,11 @@ def read(path: Path, mode: Any) -> None:
     import xpushare as xs
 
     journal = _journal(path)
+    guarded = _Guarded(path)
     last = 0
     with xs.Channel.open(NAME, mode=mode, reconnect=True) as ch:
         for frame in ch:
+            guarded.add()
             good = _value_of(frame) and frame.seq > last and (mode != "all" or not last or frame.seq == last + 1)
             if not good:
                 journal[0] = frame.seq, last
@@ -86,9 +122,11 @@ def work(path: Path) -> None:
     import xpushare as xs
 
     journal = _journal(path)
+    guarded = _Guarded(path)
     count = 0
     with xs.Channel.open(NAME, mode="one", start="oldest", reconnect=True) as ch:
         for frame in ch:
+            guarded.add()
             if not _value_of(frame):
                 journal[0] = frame.seq, 1
             journal[_HEAD + count] = frame.seq, time.monotonic_ns()  # taken
@@ -123,6 +161,8 @@ class _Run:
         self.context.set_forkserver_preload(["soak.common", "xpushare.channels.channel", "numpy"])
         self.members: list[Member] = []  # all that there ever were
         self.result = Result()
+        with open(folder / GUARDED, "wb") as file:
+            file.truncate(16)
 
     def start(self, role: str) -> Member:
         number = len(self.members) + 1
@@ -144,6 +184,19 @@ class _Run:
     def expect(self, holds: object, text: str) -> None:
         if not holds:
             self.result.wrong.append(text)
+
+    def check_guarded(self, total: int) -> None:
+        """`total`: of the atomic."""
+        import numpy as np
+
+        journals = [np.array(_journal(each.path)) for each in self.members]
+        guarded, _holder = np.fromfile(self.folder / GUARDED, "int64").tolist()
+        dead = sum(1 for each in self.members if each.killed_ns)
+        for which, text in enumerate((f"number under a lock is {guarded}", f"atomic is {total}")):
+            least = sum(int(each[3, which]) for each in journals)  # who was killed may not have written down its last
+            found = total if which else guarded
+            self.expect(least <= found <= least + dead, f"the {text}, and {least} additions were made, {dead} killed")
+        self.expect(not any(each[1, 0] < 0 for each in journals), "a lock had two holders")
 
     def check(self, seen: dict[int, int]) -> None:
         """`seen`: the value of each seq, as read by this process, which read all of them."""
@@ -198,6 +251,7 @@ def kill_members(kills: int, seed: int, folder: Path) -> Result:
     seen: dict[int, int] = {}
     next_kill = time.monotonic()
     stopped = False
+    total: xs.Atomic | None = None
     try:
         while True:
             start = time.monotonic()
@@ -223,6 +277,8 @@ def kill_members(kills: int, seed: int, folder: Path) -> Result:
                 result.kills += 1
                 living[at] = run.start(victim.role)
                 next_kill = time.monotonic() + run.random.random() * 0.05
+            if total is None and len(seen) > 20:
+                total = xs.Atomic(0, ATOMIC)  # one of the others has made it
             if result.kills == kills and not stopped:
                 journals = [_journal(each.path) for each in living if each.role == "writer"]
                 stopped = all(each[0, 1] for each in journals)  # both write: the stream does not end before one came
@@ -239,6 +295,9 @@ def kill_members(kills: int, seed: int, folder: Path) -> Result:
             each.process.join()
     result.frames = len(seen)
     run.check(seen)
+    if total is not None:
+        run.check_guarded(total.load())
+        total.close()
     reader.close()
     with (
         xs.Channel.create(NAME, SHAPE, "int64", slots=SLOTS, writers=2, redeliver=0) as last,
