@@ -35,7 +35,7 @@ CONTRACT = {
     # 9 commands
     "shares",
     # 10 channels
-    "Atomic", "Channel", "ChannelFull", "Lock",
+    "Atomic", "Channel", "ChannelFull", "Frame", "Held", "Loan", "Lock",
 }  # fmt: skip
 
 # Of these, what this version does not have yet. A name that appears must be taken out here.

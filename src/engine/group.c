@@ -65,6 +65,7 @@ static bool check_head(xp_group *g, xp_error *error)
         return xp_failed(error, 0, "the group's members and places do not fit in its memory");
     g->records = g->base + sizeof *head;
     g->words = g->base + words_at(g->count, g->places);
+    g->listeners = &head->listeners;
     return true;
 }
 
@@ -93,6 +94,7 @@ static void sweep(xp_group *g, uint32_t m)
             xp_lock_sweep(xp_place_words(g, p), m);
         __atomic_fetch_and(&place->attached[m / 64], ~(1ull << m % 64), __ATOMIC_SEQ_CST);
     }
+    xp_group_tell(g);
 }
 
 /* Try one index. Returns 0, EAGAIN to try another, or another errno. */
@@ -388,8 +390,7 @@ static void tell_of(xp_group *g, uint32_t m)
     for (uint32_t p = 0, n = g->kind == XP_HOME ? places_used(g) : 0; p < n; p++)
         if (XP_RELAXED(&xp_place_at(g, p)->kind) == XP_PLACE_LOCK && xp_lock_names(xp_place_words(g, p), m))
             xp_ring_always(&((xp_lock_words *)xp_place_words(g, p))->bell);
-    if (g->kind == XP_CHANNEL_GROUP)
-        xp_ring_all(g);
+    xp_ring_all(g);
 }
 
 void xp_group_ready(uint64_t serial, uint32_t m)
@@ -436,7 +437,7 @@ void xp_groups_forked(void)
 void xp_group_tell(xp_group *g)
 {
     static const struct timespec now[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
-    if (g->listeners && XP_LOAD(g->listeners) && XP_EXCHANGE(g->listeners, 0))
+    if (XP_LOAD(g->listeners) && XP_EXCHANGE(g->listeners, 0))
         futimens(g->fd, now); /* inotify reports IN_MODIFY; of writes to a memfd it does not, since Linux 6.14 */
 }
 

@@ -34,7 +34,8 @@ typedef struct {
     uint64_t nbytes;
     uint32_t members, places; /* how many records there are */
     uint32_t places_used;     /* no place at or above it was ever used */
-    uint8_t reserved[28];
+    uint32_t listeners;       /* of a home: 1 if a task may wait for one of its locks by the file's time */
+    uint8_t reserved[24];
 } xp_group_head;
 
 typedef struct {
@@ -76,7 +77,7 @@ typedef struct xp_group {
     char *base, *words;
     uint64_t nbytes;
     xp_bell *bells[2];   /* of a channel: rung when a member dies */
-    uint32_t *listeners; /* NULL, or a word that is 1 if somebody also waits for a change of the file's time */
+    uint32_t *listeners; /* a word that is 1 if somebody also waits for a change of the file's time */
 
     xp_own_place *own;
     xp_other others[];
@@ -134,7 +135,7 @@ bool xp_group_is_dead(xp_group *g, uint32_t m);
 int xp_group_watch(xp_group *g, uint32_t m); /* have the member's death ring the bells: XP_WATCHED, XP_POLLED or XP_GONE */
 int xp_group_pid(xp_group *g, uint32_t m);   /* its pid as seen from here, 0 if it cannot be seen, -1 if it is gone */
 
-void xp_ring_all(xp_group *g);      /* wake all that sleep for a channel, and those that listen to the file */
+void xp_ring_all(xp_group *g);      /* wake all that sleep for a channel, and those that listen to a group's file */
 void xp_group_tell(xp_group *g);    /* wake those that listen to the file, if there are any */
 /* Sleep until the bell rings after `seq` was read, until `end`, or until it is time to check the polled members. Set
  * `sleepers` and check the state before. Returns 0 or the futex's errno. */

@@ -27,6 +27,9 @@ uint64_t xp_lock_ticket(uint32_t m); /* a new one for each wait: what `heir` say
 int xp_lock_try(xp_lock_words *w, uint32_t m, uint64_t ticket);
 /* Spin, and sleep at most once. *tries counts the calls of one wait. *rc: 0 or the futex's errno. */
 int xp_lock_wait(xp_group *g, xp_lock_words *w, uint32_t m, uint64_t ticket, unsigned *tries, uint64_t end, int *rc);
+/* Try without sleeping. If the lock is busy, the file of the group reports the next change of one of its locks. `overtaken`:
+ * nobody may overtake this ticket from now on. */
+int xp_lock_poll(xp_group *g, xp_lock_words *w, uint64_t ticket, bool overtaken);
 void xp_lock_give_up(xp_lock_words *w, uint64_t ticket); /* after each wait that did not get the lock */
 bool xp_lock_release(xp_lock_words *w, uint32_t m);      /* false: `m` does not hold it */
 /* The same for one of several objects of a member, which remembers the owner's word of its turn. `died`: it goes. */

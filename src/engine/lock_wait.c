@@ -13,10 +13,12 @@ static int watch_owner(xp_group *g, xp_lock_words *w)
         if (m >= g->count)
             continue;
         int how = xp_group_watch(g, m);
-        if (how == XP_GONE)
+        if (how == XP_GONE) {
             xp_lock_sweep_as(w, owner, heir, m);
-        else if (how == XP_POLLED)
+            xp_group_tell(g);
+        } else if (how == XP_POLLED) {
             worst = how;
+        }
     }
     return worst;
 }
@@ -43,6 +45,19 @@ int xp_lock_wait(xp_group *g, xp_lock_words *w, uint32_t m, uint64_t ticket, uns
         return got;
     *rc = xp_bell_sleep(g, &w->bell, seq, end, watch);
     return xp_lock_try(w, m, ticket);
+}
+
+int xp_lock_poll(xp_group *g, xp_lock_words *w, uint64_t ticket, bool overtaken)
+{
+    int got = xp_lock_try(w, g->member, ticket);
+    if (got != XP_LOCK_BUSY)
+        return got;
+    XP_STORE(g->listeners, 1);
+    uint64_t nobody = 0;
+    if (overtaken)
+        XP_CAS(&w->heir, &nobody, ticket);
+    watch_owner(g, w);
+    return xp_lock_try(w, g->member, ticket);
 }
 
 int xp_lock_take(xp_group *g, xp_lock_words *w, uint32_t m, uint64_t end)

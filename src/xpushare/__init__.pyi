@@ -17,7 +17,10 @@ from xpushare.arrays.share import share as share
 from xpushare.arrays.waits import any_of as any_of
 from xpushare.arrays.waits import wait_any as wait_any
 from xpushare.channels.channel import Channel as Channel
+from xpushare.channels.ends import Frame as Frame
+from xpushare.channels.ends import Loan as Loan
 from xpushare.channels.locks import Atomic as Atomic
+from xpushare.channels.locks import Held as Held
 from xpushare.channels.locks import Lock as Lock
 from xpushare.common.aspects import Aspect as Aspect
 from xpushare.common.aspects import Support as Support
@@ -63,9 +66,12 @@ __all__ = [
     "Event",
     "FeatureNotSupportedError",
     "ForkError",
+    "Frame",
     "HandleExpiredError",
+    "Held",
     "InvalidArgumentError",
     "InvalidHandleError",
+    "Loan",
     "Lock",
     "Lost",
     "Memory",

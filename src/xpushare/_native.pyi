@@ -1939,6 +1939,17 @@ class LockMember:
     def _acquire(self, timeout: float | None, /) -> Any:
         """Acquire the lock. Return `held` or `died`, or None after the time-out."""
 
+    def _ticket(self) -> int:
+        """Return a ticket for the calls of `_poll` of one wait."""
+
+    def _poll(self, ticket: int, overtaken: bool, /) -> Any:
+        """Try to acquire the lock, and return `held`, `died` or None. After None, the next change of a lock of this
+        group is reported by its memory's file. With `overtaken`, no process may acquire the lock before this ticket.
+        """
+
+    def _give_up(self, ticket: int, /) -> None:
+        """End a wait that did not acquire the lock. Has no effect after one that did."""
+
     def _leave(self) -> None: ...
     _place: int
     def _owner(self) -> int:

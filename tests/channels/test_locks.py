@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pickle
@@ -16,6 +17,8 @@ import pytest
 import xpushare as xs
 from harness import Child, kept, wait_until
 from words import words_of
+from xpushare.channels import locks
+from xpushare.timeline.waiting import readable
 
 
 def hold(lock: xs.Lock) -> bool:
@@ -350,6 +353,148 @@ def test_no_copies(lock: xs.Lock) -> None:
         copy.copy(lock)
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(lock)
+
+
+# --- tasks
+
+
+class Looks:
+    """Counts how often tasks that wait for a lock have looked, and found it busy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        monkeypatch.setattr(locks, "readable", self._readable)
+
+    async def _readable(self, fd: int, seconds: float | None) -> None:
+        self.count += 1
+        await readable(fd, seconds)
+
+    async def reach(self, count: int) -> None:
+        while self.count < count:
+            await asyncio.sleep(0)
+
+
+async def take(lock: xs.Lock) -> bool:
+    async with lock as held:
+        return held.owner_died
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+@pytest.mark.parametrize("how", ["release", "die", "close"])
+def test_a_task_waits_for_another_process(lock: xs.Lock, looks: Looks, how: str) -> None:
+    async def main(child: Child) -> bool:
+        waiting = asyncio.create_task(take(lock))
+        await looks.reach(1)
+        assert not waiting.done()
+        child.kill() if how == "die" else child.call(release if how == "release" else close)
+        return await asyncio.wait_for(waiting, 30)
+
+    with Child() as child:
+        child.call(hold, lock)
+        assert asyncio.run(main(child)) is (how != "release")
+    assert not lock.acquire(0).owner_died
+    lock.release()
+
+
+def test_tasks_take_turns(lock: xs.Lock) -> None:
+    inside = total = 0
+
+    async def work() -> None:
+        nonlocal inside, total
+        for _ in range(5):
+            async with lock:
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0)
+                inside -= 1
+                total += 1
+
+    async def main() -> None:
+        await asyncio.wait_for(asyncio.gather(*(work() for _ in range(4))), 30)
+
+    asyncio.run(main())
+    assert total == 20
+
+
+def test_a_cancelled_task_leaves_the_queue(lock: xs.Lock, looks: Looks) -> None:
+    other = xs.Lock()  # of the same group
+
+    async def main() -> None:
+        waiting = asyncio.create_task(take(lock))
+        await looks.reach(1)
+        with other:
+            pass  # the task looks again, and nobody may overtake it from then on
+        await looks.reach(2)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with Child() as child, contextlib.closing(other):
+        child.call(hold, lock)
+        asyncio.run(main())
+        child.call(release)
+        assert not lock.acquire(10).owner_died
+        lock.release()
+
+
+def test_a_task_is_not_overtaken_for_ever(lock: xs.Lock, looks: Looks) -> None:
+    async def main() -> bool:
+        waiting = asyncio.create_task(take(lock))
+        await looks.reach(1)
+        other = xs.Lock()  # of the same group
+        with contextlib.closing(other), other:
+            pass
+        await looks.reach(2)
+        child.call(release)
+        with pytest.raises(TimeoutError):
+            lock.acquire(0)
+        return await asyncio.wait_for(waiting, 30)
+
+    with Child() as child:
+        child.call(hold, lock)
+        assert not asyncio.run(main())
+
+
+def test_closing_ends_the_wait_of_a_task(looks: Looks) -> None:
+    async def main() -> None:
+        waiting = asyncio.create_task(take(lock))
+        await looks.reach(1)
+        lock.close()
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            await asyncio.wait_for(waiting, 30)
+
+    lock = xs.Lock()
+    with Child() as child:
+        child.call(hold, lock)
+        asyncio.run(main())
+
+
+def test_trio(lock: xs.Lock) -> None:
+    trio = pytest.importorskip("trio")
+
+    async def main(child: Child) -> bool:
+        with trio.move_on_after(0.01) as scope:
+            await take(lock)
+        assert scope.cancelled_caught
+        found = []
+
+        async def wait() -> None:
+            found.append(await take(lock))
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.lowlevel.checkpoint()
+                child.call(release)
+        return found[0]
+
+    with Child() as child:
+        child.call(hold, lock)
+        assert trio.run(main, child) is False
 
 
 # --- Atomic

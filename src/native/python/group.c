@@ -481,6 +481,7 @@ static void leave(xp_member_object *o)
     if (turn)
         xp_lock_end_turn(o->words, turn, true); /* leaving while holding it is its owner's death */
     xp_ring(o->kind == XP_PLACE_LOCK ? &((xp_lock_words *)o->words)->bell : &((xp_atomic_words *)o->words)->bell);
+    xp_group_tell(o->g);
     xp_place_count(o->g, o->place, -1);
 }
 
@@ -556,6 +557,7 @@ static PyObject *acquire_slow(PyObject *self, xp_member_object *o, uint64_t time
             xp_lock_give_up(w, ticket);
             if (got != XP_LOCK_BUSY)
                 xp_lock_release(w, o->g->member);
+            xp_group_tell(o->g);
             return over ? NULL : Py_NewRef(Py_None);
         }
     }
@@ -590,8 +592,10 @@ static int release(PyObject *self)
     uint64_t turn = o->turn, *thread = &o->g->own[o->place].thread, before = XP_RELAXED(thread);
     o->turn = 0;
     XP_STORE_RELAXED(thread, 0);
-    if (turn && xp_lock_end_turn(o->words, turn, false))
+    if (turn && xp_lock_end_turn(o->words, turn, false)) {
+        xp_group_tell(o->g);
         return 0;
+    }
     XP_STORE_RELAXED(thread, before);
     xp_unusable("this object does not hold the lock: acquire() it first, or write `with lock:`, which also releases it");
     return -1;
@@ -602,6 +606,38 @@ static PyObject *lock_release(PyObject *self, PyObject *Py_UNUSED(a)) { return r
 static PyObject *lock_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(n))
 {
     return release(self) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* For tasks, which must not sleep here. */
+
+static PyObject *lock_ticket(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_member_object *o = member(self);
+    return o ? PyLong_FromUnsignedLongLong(xp_lock_ticket(o->g->member)) : NULL;
+}
+
+/* _poll(ticket, overtaken). None: the lock is busy. */
+static PyObject *lock_poll(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_member_object *o = member(self);
+    uint64_t ticket;
+    if (o == NULL || xp_arity("_poll", n, 2, 2) < 0 || xp_as_u64(args[0], &ticket) < 0)
+        return NULL;
+    int got = xp_lock_poll(o->g, o->words, ticket, args[1] == Py_True);
+    return got == XP_LOCK_BUSY ? Py_NewRef(Py_None) : taken(o, got);
+}
+
+static PyObject *lock_give_up(PyObject *self, PyObject *arg)
+{
+    xp_member_object *o = (xp_member_object *)self;
+    uint64_t ticket;
+    if (xp_as_u64(arg, &ticket) < 0)
+        return NULL;
+    if (xp_group_usable(o->g)) { /* also of an object that was closed meanwhile */
+        xp_lock_give_up(o->words, ticket);
+        xp_group_tell(o->g);
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *lock_owner(PyObject *self, PyObject *Py_UNUSED(none))
@@ -631,6 +667,9 @@ static PyMethodDef lock_methods[] = {
     {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
     {"_acquire", lock_acquire, METH_O, NULL},
     {"_owner", lock_owner, METH_NOARGS, NULL},
+    {"_ticket", lock_ticket, METH_NOARGS, NULL},
+    {"_poll", XP_FAST(lock_poll), METH_FASTCALL, NULL},
+    {"_give_up", lock_give_up, METH_O, NULL},
     MEMBER_LEAVE,
     {NULL, NULL, 0, NULL},
 };

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from errno import EBUSY, ENOSPC
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
@@ -567,7 +566,7 @@ class Channel(Advised, Awaitable):
         place = None if end.peek() == _native.CHANNEL_MOVED else end.place
         if self._changes is None or self._watched is not place:
             former, self._watched = self._changes, place
-            self._changes = _new_channels() if place is None else Changes(_file_of(place), file=True)
+            self._changes = _new_channels() if place is None else Changes(groups.file_of(place), file=True)
             if former is not None:
                 former.close()
         return self._changes, None, False
@@ -670,11 +669,6 @@ def _created(
 def _new_channels() -> Changes:
     """Return the `Changes` object that reports new channels."""
     return Changes(groups.folder(), again=groups.folder)
-
-
-def _file_of(place: Place) -> Path:
-    """Return a path of a channel's memory, which this process has open."""
-    return Path(f"/proc/self/fd/{place.native.fd}")
 
 
 def _warn(name: str, waited: float) -> None:

@@ -65,6 +65,7 @@ __all__ = [
     "Place",
     "check_label",
     "check_name",
+    "file_of",
     "first_close",
     "folder",
     "home",
@@ -138,6 +139,11 @@ def check_name(name: str | None) -> str:
         return new_name()
     naming.check_name(name)
     return name
+
+
+def file_of(place: Place) -> Path:
+    """Return a path of the memory of a place's group, which this process has open."""
+    return Path(f"/proc/self/fd/{place.native.fd}")
 
 
 def check_label(label: str | None) -> str:

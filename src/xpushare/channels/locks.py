@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
+from xpushare.arrays.changes import Changes
 from xpushare.channels import groups
-from xpushare.channels.groups import ATOMIC, LOCK, Place
+from xpushare.channels.groups import ATOMIC, LOCK, Place, file_of
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, Unread, XpuShareError
 from xpushare.common.numbers import integer
 from xpushare.core import event as events
 from xpushare.core.declare import public
 from xpushare.objects.lifecycle import Advised, advise
+from xpushare.timeline.waiting import readable
 
 __all__ = ["Atomic", "Lock"]
 
 _L = TypeVar("_L", bound="Lock")
 _A = TypeVar("_A", bound="Atomic")
 
+_LOOK: Final = 1.0  # seconds between the looks of a task that waits
 _CANNOT_OPEN: Final = (XpuShareError, OSError, MemoryError)
 
 
@@ -28,6 +31,13 @@ class Held:
     Attributes:
         owner_died (bool): Whether the last owner died, exited or closed its object while it held the lock. The
             guarded data may then be half-changed.
+
+    Examples:
+        >>> lock = xs.Lock()
+        >>> with lock as held:
+        ...     held
+        <Held owner_died=False>
+        >>> lock.close()
     """
 
     __slots__ = ("_name", "owner_died")
@@ -95,6 +105,10 @@ class Lock(_native.LockMember, _Shared):
     process has it open. A lock without a name can be sent to other processes by pickle. The lock is not re-entrant.
     Waiters get it roughly in the order of their calls. A lock does not order work on a device. Use an `Event` for that.
 
+    Tasks of asyncio and trio write `async with lock as held:`, which waits without blocking the event loop. A task that
+    holds the lock must not acquire it again. Do not use `with lock:` in an event loop: while it waits, tasks of this
+    loop that hold the lock, or are next in turn, cannot continue.
+
     Args:
         name (str | None): 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. With None, the lock
             can be passed to other processes only by pickling.
@@ -157,6 +171,29 @@ class Lock(_native.LockMember, _Shared):
             <Lock closed>
         """
         self._close()
+
+    async def __aenter__(self) -> Held:
+        ticket, overtaken = self._ticket(), False
+        held: Held | None = self._poll(ticket, overtaken)
+        if held is not None:
+            return held
+        assert isinstance(self._at, Place)  # otherwise `_ticket` has raised
+        changes = Changes(file_of(self._at), file=True)
+        try:
+            while True:
+                with changes.ready(None) as ready:
+                    held = self._poll(ticket, overtaken)
+                    if held is not None:
+                        return held
+                    await readable(ready.fileno(), changes.limit(_LOOK, False))
+                changes.drain()
+                overtaken = True
+        finally:  # the wait may have been cancelled
+            self._give_up(ticket)
+            changes.close()
+
+    async def __aexit__(self, *_error: object) -> None:
+        self.release()
 
     if TYPE_CHECKING:
 
