@@ -187,6 +187,7 @@ class Group:
     file: Final = ""
 
     def __init__(self, kind: int, ranges: Sequence[Range], how: int, members: int = _native.GROUP_MEMBERS) -> None:
+        self.kind: Final = kind
         self.forks: Final = _native.forks()
         self.ranges: Final = list(ranges)
         self.places: Final[set[Place]] = set()
@@ -270,7 +271,10 @@ def _reached(records: Mapping[int, bytes], place: Place) -> Group | None:
     for handle in records.values():
         if handle in _by_handle:
             return _by_handle[handle]
-    for group in list(_members.values()):  # it may lead there by a member of which this process has opened nothing
+    for group in list(_members.values()):  # in one step: the handler of a signal may open another
+        if group.kind != _native.GROUP_HOME or place.kind == CHANNEL:
+            continue
+        # The file may lead to a home by a member of which this process has opened nothing.
         with contextlib.suppress(InvalidArgumentError):  # other code has closed the group's descriptor
             if any(records.get(member) == handle for member, handle, _slots in group.native.handles()):
                 return group
@@ -688,7 +692,8 @@ def _title(kind: int, name: str) -> str:
 def _read(number: int, path: Path) -> _Name:
     """Read a file. Raises `InvalidHandleError` if it is of another version of the layout."""
     with doing(f"reading {path}"):
-        raw = os.pread(number, _RECORDS + _native.GROUP_MEMBERS * _RECORD, 0).ljust(_RECORDS, b"\0")
+        nbytes = min(os.fstat(number).st_size, _RECORDS + _native.GROUP_MEMBERS * _RECORD)
+        raw = os.pread(number, nbytes, 0).ljust(_RECORDS, b"\0")
     version, _pid, place, _kind, generation, identity_ = NAME_FILE.unpack_from(raw)
     expect_version(str(path), version or 1, _native.GROUP_VERSION)  # the files of the first version had no number
     handles = enumerate(raw[at : at + _RECORD] for at in range(_RECORDS, len(raw) - _RECORD + 1, _RECORD))
