@@ -1,6 +1,6 @@
 /* Included before everything else (CMakeLists.txt): what is built with a newer glibc loads with 2.28, too, as
  * manylinux_2_28 promises. glibc 2.32 to 2.34 gave these functions new versions as they moved between libraries, nothing
- * else; the older version of each is still there, and is what an older glibc has. `stat` and `fstat` were not functions
+ * else; the older version of each is still there, and is what an older glibc has. `stat`, `lstat` and `fstat` were not functions
  * before 2.33, but macros of those below. A process that runs Python has libpthread loaded. */
 #ifndef XP_OLDER_GLIBC_H
 #define XP_OLDER_GLIBC_H
@@ -41,8 +41,10 @@ XP_VERSION_OF(dladdr1, XP_SECOND);
 
 extern int __fxstat(int version, int fd, struct stat *found);
 extern int __xstat(int version, const char *path, struct stat *found);
+extern int __lxstat(int version, const char *path, struct stat *found);
 #define fstat(fd, found) __fxstat(XP_STAT_VERSION, fd, found)
 #define stat(path, found) __xstat(XP_STAT_VERSION, path, found)
+#define lstat(path, found) __lxstat(XP_STAT_VERSION, path, found)
 #endif
 
 #endif
