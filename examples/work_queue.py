@@ -22,8 +22,8 @@ def worker() -> None:
 
 
 def main() -> None:
-    with xs.Channel.create("jobs", nbytes=1 << 20) as jobs, results_writer(), xs.Channel.open("results") as results:
-        xs.Channel.open("jobs", mode="one").close()  # from now on jobs wait for workers, even before one is there
+    jobs = xs.Channel.create("jobs", nbytes=1 << 20, on_no_readers="block")  # jobs wait for workers
+    with jobs, results_writer(), xs.Channel.open("results") as results:
         workers = [multiprocessing.get_context("spawn").Process(target=worker) for _ in range(3)]
         for each in workers:
             each.start()

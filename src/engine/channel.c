@@ -7,6 +7,7 @@
 #define SPIN_NS 50000u
 #define MOST_CREDIT 8
 #define SETTLE_NS 200000000u /* how long to wait for the lock, which is held for microseconds: its owner may be stopped */
+#define READERS_NS 100000000u /* how often a writer that needs readers looks whether they are dead */
 #define DYING_RETRY XP_POLLED
 
 static uint32_t total(const xp_geometry *g) { return g->slots + g->spare; }
@@ -33,7 +34,8 @@ static uint64_t cards_at(const xp_geometry *g)
 uint64_t xp_channel_nbytes(const xp_geometry *g)
 {
     if (g->slots < 3 || g->slots > XP_CHANNEL_SLOTS || g->spare > XP_CHANNEL_SPARE || g->writers < 1 ||
-        g->writers > g->slots - 2 || g->history > g->slots - 1 - g->writers || g->on_full > XP_RAISE || g->nbytes == 0 ||
+        g->writers > g->slots - 2 || g->history > g->slots - 1 - g->writers || g->on_full > XP_RAISE ||
+        g->on_no_readers > XP_RAISE_WITHOUT || g->nbytes == 0 ||
         g->nbytes >= 1ull << 48 || g->meta_nbytes > 1u << 20 || g->text_nbytes > 1u << 20 || g->ends < 1 || g->ends > ENDS_MOST)
         return 0;
     return xp_group_nbytes(g->ends, 1, cards_at(g) + g->ends * sizeof(xp_end_card));
@@ -227,8 +229,23 @@ static void writer_goes(xp_end *e, uint32_t m)
     XP_STORE(&w->last_gone, e->ends[m].role & XP_END_FINISHED ? XP_GONE_FINISHED : XP_GONE_LOST);
 }
 
+static bool is_reader(const xp_end_words *end) { return end->role & XP_END_MODE; }
+
+static void reader_goes(xp_end *e, uint32_t m, bool died)
+{
+    xp_channel_words *w = e->w;
+    if (!is_reader(&e->ends[m]))
+        return;
+    for (uint32_t i = 0, n = top(e); i < n; i++)
+        if (i != m && is_reader(&e->ends[i]))
+            return;
+    uint32_t member = xp_end_of_member(e, m);
+    w->dead_reader = !died || member == XP_GROUP_NOBODY ? 0 : xp_group_member_at(e->c, member)->who.pid;
+    XP_STORE(&w->last_reader, died ? XP_READER_DIED : XP_READER_CLOSED);
+}
+
 /* Remove an end that leaves, or whose process is dead. Called with the lock. Repeating it is harmless. */
-static void reap(xp_end *e, uint32_t m)
+static void reap(xp_end *e, uint32_t m, bool died)
 {
     for (uint32_t i = 0; i < total(&e->g); i++) {
         xp_slot_words *s = slot_at(e, i);
@@ -240,6 +257,7 @@ static void reap(xp_end *e, uint32_t m)
         s->reads[m] = 0; /* its process has ended, and with it the process's device work */
     }
     writer_goes(e, m);
+    reader_goes(e, m, died);
     XP_STORE(&e->ends[m].role, 0);
     XP_STORE(&e->ends[m].member, 0);
 }
@@ -261,7 +279,7 @@ static uint32_t writers(xp_end *e)
         if (!is_writer(&e->ends[i]))
             continue;
         if (i != e->m && is_over(e, i))
-            reap(e, i);
+            reap(e, i, true);
         else
             n++;
     }
@@ -349,7 +367,7 @@ int xp_end_join(xp_end *e, xp_group *c, const xp_geometry *g, const char *label,
         return EAGAIN;
     int rc = (e->m = free_end(e)) < g->ends ? 0 : ENOSPC;
     if (rc == 0) {
-        reap(e, e->m); /* remove what the last end with this index left */
+        reap(e, e->m, true); /* remove what the last end with this index left */
         xp_end_words *mine = &e->ends[e->m];
         *mine = (xp_end_words){.since = xp_group_member_at(c, c->member)->who.since_ns, .began = ++e->w->begun};
         xp_end_card *card = xp_end_card_of(e, e->m);
@@ -364,7 +382,7 @@ int xp_end_join(xp_end *e, xp_group *c, const xp_geometry *g, const char *label,
             e->seen = e->w->group_missed;
         rc = writer && add_writer(e) != XP_GOT ? EBUSY : 0;
         if (rc)
-            reap(e, e->m);
+            reap(e, e->m, false);
     }
     unlock(e, true);
     if (rc == 0) {
@@ -379,7 +397,7 @@ void xp_end_leave(xp_end *e)
     if (XP_EXCHANGE(&e->closed, 1) || xp_group_wrong(e->c))
         return;
     if (lock(e)) {
-        reap(e, e->m);
+        reap(e, e->m, false);
         unlock(e, true);
     } else { /* others remove the rest */
         XP_STORE(&e->ends[e->m].member, 0);
@@ -412,26 +430,38 @@ int xp_end_finish(xp_end *e)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* Return the lowest seq that a living reader in mode "all" still needs, and whether one in mode "newest" needs the
- * last. */
-static uint64_t wanted_from(const xp_end *e, bool *newest)
+/* Return the lowest seq that a living reader in mode "all" still needs, whether one in mode "newest" needs the last,
+ * and whether there is a reader. */
+static uint64_t wanted_from(const xp_end *e, bool *newest, bool *readers)
 {
     uint64_t lowest = UINT64_MAX;
-    *newest = false;
+    *newest = *readers = false;
     for (uint32_t i = 0, n = top(e); i < n; i++) {
         const xp_end_words *end = &e->ends[i];
         int mode = (int)(end->role & XP_END_MODE);
         if (mode == XP_MODE_ALL && end->cursor < lowest)
             lowest = end->cursor;
+        *readers = *readers || mode;
         *newest = *newest || (mode == XP_MODE_NEWEST && end->cursor < e->w->next_seq);
     }
     return lowest;
+}
+
+/* The result for a writer without readers. */
+static int without_readers(const xp_end *e)
+{
+    uint32_t last = e->g.on_no_readers == XP_RAISE_WITHOUT ? e->w->last_reader : XP_NO_READER_YET;
+    return last == XP_NO_READER_YET ? XP_WAIT : last == XP_READER_CLOSED ? XP_READERS_LEFT : XP_READERS_LOST;
 }
 
 int xp_end_loan(xp_end *e, uint32_t *slot)
 {
     if (XP_UNLIKELY(XP_LOAD(&e->w->moved)))
         return XP_MOVED;
+    if (XP_UNLIKELY(e->g.on_no_readers) && XP_RELAXED(&e->looked) + READERS_NS < xp_now()) {
+        XP_STORE_RELAXED(&e->looked, xp_now());
+        xp_end_watch(e);
+    }
     if (!lock(e))
         return XP_UNUSABLE;
     xp_channel_words *w = e->w;
@@ -443,8 +473,13 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
     }
     if (!e->reads && e->ends[e->m].role & XP_END_MODE) /* it was opened to write, so nobody waits for it to read */
         XP_STORE(&e->ends[e->m].role, e->ends[e->m].role & ~XP_END_MODE);
-    bool newest;
-    uint64_t from = wanted_from(e, &newest), last = w->next_seq - 1;
+    bool newest, readers;
+    uint64_t from = wanted_from(e, &newest, &readers), last = w->next_seq - 1;
+    if (XP_UNLIKELY(!readers && e->g.on_no_readers)) {
+        got = without_readers(e);
+        unlock(e, false);
+        return got;
+    }
     uint64_t kept = e->g.history ? w->next_seq - (e->g.history < w->next_seq ? e->g.history : w->next_seq) : UINT64_MAX;
     uint32_t full = 0, loans = 0, n = total(&e->g), chosen = n, over = n, unused = n;
     uint64_t chosen_word = UINT64_MAX, over_word = UINT64_MAX;
@@ -724,7 +759,7 @@ int xp_end_watch(xp_end *e)
             return worst;
         /* Another end may have this index by now. */
         if (XP_LOAD(&e->ends[i].role) && is_over(e, i)) {
-            reap(e, i);
+            reap(e, i, true);
             reaped = true;
         }
         unlock(e, true);

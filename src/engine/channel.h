@@ -17,12 +17,14 @@ enum { XP_FREE, XP_LOANED, XP_FULL, XP_FAILED }; /* a slot's state: the low thre
 enum { XP_NO_JOB, XP_QUEUED, XP_TAKEN, XP_FINISHED_JOB };
 enum { XP_MODE_NONE, XP_MODE_ALL, XP_MODE_NEWEST, XP_MODE_ONE };
 enum { XP_BLOCK, XP_OVERWRITE, XP_RAISE }; /* on_full */
+enum { XP_DROP, XP_WAIT_FOR_READERS, XP_RAISE_WITHOUT }; /* on_no_readers */
+enum { XP_NO_READER_YET, XP_READER_CLOSED, XP_READER_DIED }; /* how the last reader ended */
 enum { XP_GONE_NONE, XP_GONE_FINISHED, XP_GONE_LOST }; /* how the last writer ended */
 
 typedef struct {
     uint64_t nbytes;       /* of a frame */
     uint32_t slots, spare; /* the number of slots for frames, and of slots for dead letters */
-    uint32_t writers, history, redeliver, on_full, meta_nbytes, text_nbytes;
+    uint32_t writers, history, redeliver, on_full, on_no_readers, meta_nbytes, text_nbytes;
     uint32_t device; /* 1: devices may work on frames, so a member's death counts once its process has ended */
     uint32_t ends;   /* the most writers and readers */
 } xp_geometry;
@@ -67,6 +69,8 @@ typedef struct {
     _Alignas(64) uint32_t changes; /* grows by one with each change; on a cache line of its own, since a spinning process reads nothing else */
     uint32_t listeners;
     _Alignas(64) uint64_t lost_pid;
+    uint64_t dead_reader;  /* the pid of the last reader, if it died */
+    uint32_t last_reader, reserved;
     uint32_t last_gone, top; /* top: no end at or above it was ever used */
     xp_geometry geometry;
     char text[XP_CHANNEL_TEXT];
@@ -91,6 +95,7 @@ typedef struct {
     uint32_t pid;
     uint64_t lost; /* frames whose writer's device had not finished when it died */
     uint64_t seen; /* what `missed` was with the frame before */
+    uint64_t looked;     /* when a loan has last looked whether readers are dead */
     uint64_t loaned_by;  /* the thread that has a loan, or 0; protected by the channel's lock */
 } xp_end;
 
@@ -104,6 +109,8 @@ enum {
     XP_TWICE,     /* this thread has a loan already */
     XP_NO_WRITER, /* there is no room for another writer */
     XP_SAID_END,  /* this end has called `finish` */
+    XP_READERS_LEFT, /* on_no_readers "raise": the last reader has closed the channel */
+    XP_READERS_LOST, /* the last reader has died */
     XP_MOVED,     /* the channel has ended with its slots: another one of its name exists or will exist */
     XP_UNUSABLE   /* the lock is busy: check the group and pending signals, and try again */
 };

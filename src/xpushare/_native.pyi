@@ -2024,6 +2024,8 @@ CHANNEL_TWICE: int
 CHANNEL_NO_WRITER: int
 CHANNEL_SAID_END: int
 CHANNEL_MOVED: int
+CHANNEL_READERS_LEFT: int
+CHANNEL_READERS_LOST: int
 CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
@@ -2065,6 +2067,10 @@ class ChannelEnd:
 
     @property
     def lost_pid(self) -> int: ...
+    @property
+    def dead_reader(self) -> int:
+        """The pid of the last reader, if it died."""
+
     @property
     def arrays(self) -> list[Any] | None: ...
     def use_arrays(self, arrays: list[Any], buffers: bool, /) -> None:

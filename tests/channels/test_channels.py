@@ -453,6 +453,110 @@ def test_without_readers_nobody_waits() -> None:
         send(ch, *range(20))
 
 
+def outcome(ch: xs.Channel) -> str:
+    """Send a frame without waiting. Return "sent", or the error's type and message."""
+    try:
+        ch.send(np.zeros(2, "int64"), timeout=0)
+    except (TimeoutError, OSError, xs.XpuShareError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "sent"
+
+
+def send_one(ch: xs.Channel) -> tuple[threading.Thread, list[str]]:
+    """Send a frame in a thread. Return the thread, and a list that gets the seq or the error's type."""
+    found: list[str] = []
+
+    def run() -> None:
+        try:
+            found.append(f"sent {ch.send(np.zeros(2, 'int64'), timeout=30)}")
+        except (TimeoutError, OSError, xs.XpuShareError) as error:
+            found.append(type(error).__name__)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, found
+
+
+@pytest.mark.parametrize("mode", ["all", "newest", "one"])
+@pytest.mark.parametrize("on_full", ["block", "overwrite", "raise"])
+def test_a_writer_that_blocks_without_readers(on_full: Any, mode: str) -> None:
+    waits = "TimeoutError: no process opened 'test' to read within 0 s"
+    with channel(slots=1024, on_full=on_full, on_no_readers="block") as ch:
+        assert outcome(ch) == waits
+        thread, found = send_one(ch)
+        with Child() as child:
+            child.call(open_there, mode=mode)
+            thread.join(30)
+            assert found == ["sent 1"]
+            assert outcome(ch) == "sent"
+            child.kill()
+            wait_until(lambda: outcome(ch) == waits)
+        with xs.Channel.open("test", mode=mode):
+            assert outcome(ch) == "sent"
+        assert outcome(ch) == waits
+        ch.finish()  # does not wait
+
+
+def test_a_writer_that_raises_without_readers() -> None:
+    with channel(slots=1024, on_no_readers="raise") as ch:
+        assert outcome(ch).startswith("TimeoutError: no process opened 'test' to read")
+        thread, found = send_one(ch)
+        with Child() as child:
+            pid = child.call(open_there)
+            thread.join(30)
+            assert found == ["sent 1"]
+            child.kill()
+            wait_until(lambda: outcome(ch) != "sent")
+            assert outcome(ch).startswith(f"PeerLostError: the last reader of 'test' (pid {pid}) has died")
+        with xs.Channel.open("test", mode="newest") as one:
+            assert outcome(ch) == "sent"
+            with xs.Channel.open("test"):
+                pass
+            assert outcome(ch) == "sent"
+            one.receive(10).close()
+        assert outcome(ch).startswith("BrokenPipeError: the last reader of 'test' has closed it")
+        with pytest.raises(BrokenPipeError), ch.loan():
+            pass
+        with xs.Channel.open("test"):
+            assert outcome(ch) == "sent"
+        ch.finish()
+
+
+def test_the_last_reader_dies_while_a_writer_waits_for_its_slots() -> None:
+    with channel(slots=3, on_no_readers="raise") as ch, Child() as child:
+        child.call(open_there)
+        send(ch, 0, 1, 2)
+        thread, found = send_one(ch)
+        child.kill()
+        thread.join(30)
+        assert found == ["PeerLostError"]
+
+
+def test_jobs_wait_for_the_first_worker() -> None:
+    with channel(on_no_readers="block") as ch, Child() as child:
+        thread = threading.Thread(target=send, args=(ch, 1, 2, 3))
+        thread.start()
+        child.call(open_there, mode="one")
+        assert child.call(take_there, 3) == [1, 2, 3]
+        thread.join(30)
+
+
+def test_every_writer_says_the_same_of_readers() -> None:
+    with channel(writers=2, on_no_readers="block"), Child() as child:
+        with pytest.raises(xs.InvalidArgumentError, match="on_no_readers='block', not 'drop'"), channel(writers=2):
+            pass
+        child.call(create_there, writers=2, on_no_readers="block")
+    with pytest.raises(xs.InvalidArgumentError, match="on_no_readers is one of 'drop', 'block', 'raise'"):
+        xs.Channel.create("test", 2, on_no_readers="wait")  # type: ignore[arg-type]
+
+
+def test_an_object_that_only_writes_is_no_reader() -> None:
+    with channel(writers=2, on_no_readers="block") as ch, xs.Channel.open("test") as other:
+        assert outcome(ch) == "sent"
+        assert outcome(other).startswith("TimeoutError: no process opened")
+        assert outcome(ch).startswith("TimeoutError: no process opened")
+
+
 def test_one_who_only_writes_is_waited_for_by_nobody() -> None:
     with channel(slots=4, writers=2) as ch, xs.Channel.open("test") as both:
         send(both, *range(10))

@@ -89,7 +89,7 @@ def layouts() -> dict[str, tuple[str, list[object]]]:
 
     wire, tree = flatten(TREE)
     assert not wire
-    channel = geometry.wanted((2, 3), "f4", None, xs.Device("native_cpu:0"), 8, "block", 1, 2, 512, 3, 128)
+    channel = geometry.wanted((2, 3), "f4", None, xs.Device("native_cpu:0"), 8, "block", "drop", 1, 2, 512, 3, 128)
     described = json.loads(channel.text)[1:]  # the first is the device's uuid
     group_parts: list[object] = [text for name, text in group.items() if name not in LOCAL]
     group_parts += [groups._KINDS, groups._RECORD, groups._RECORDS, layout.NAME_FILE.format, groups._PID_AT]
@@ -159,7 +159,7 @@ DIGESTS = {
     "commons": (4, "085bbea9e417cc81"),
     "socket": (4, "4a19f2e16b9b9041"),
     "message": (4, "eab7bb562c9275d4"),
-    "group": (2, "69f3380849ee5976"),
+    "group": (2, "827e3d8e5c07a130"),
     "name": (0, "cb98bba507ff24a0"),
     "keeper": (2, "44908f9c46fc1eda"),
 }  # fmt: skip

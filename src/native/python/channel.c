@@ -210,6 +210,11 @@ static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->lost_pid));
 }
 
+static PyObject *end_dead_reader(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->dead_reader));
+}
+
 static PyObject *end_unread(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_end *e = xp_end_of(self);
@@ -245,7 +250,7 @@ static PyObject *end_use_arrays(PyObject *self, PyObject *const *args, Py_ssize_
 }
 
 static PyGetSetDef end_getset[] = {
-    {"lost_pid", end_lost, NULL, NULL, NULL}, XP_OBJECT("arrays", xp_end_object, arrays), {NULL, NULL, NULL, NULL, NULL},
+    {"lost_pid", end_lost, NULL, NULL, NULL}, {"dead_reader", end_dead_reader, NULL, NULL, NULL}, XP_OBJECT("arrays", xp_end_object, arrays), {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef end_methods[] = {
@@ -286,7 +291,8 @@ static const struct {
 } constants[] = {
     {"CHANNEL_OVER", XP_OVER}, {"CHANNEL_LOST", XP_LOST_END}, {"CHANNEL_WAIT", XP_WAIT}, {"CHANNEL_GOT", XP_GOT},
     {"CHANNEL_NO_ROOM", XP_NO_ROOM}, {"CHANNEL_TWICE", XP_TWICE}, {"CHANNEL_NO_WRITER", XP_NO_WRITER},
-    {"CHANNEL_SAID_END", XP_SAID_END}, {"CHANNEL_MOVED", XP_MOVED}, {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
+    {"CHANNEL_SAID_END", XP_SAID_END}, {"CHANNEL_MOVED", XP_MOVED},
+    {"CHANNEL_READERS_LEFT", XP_READERS_LEFT}, {"CHANNEL_READERS_LOST", XP_READERS_LOST}, {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
 };
 
 int xp_init_channel(PyObject *module)

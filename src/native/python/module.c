@@ -60,6 +60,7 @@ static const struct {
     FIELD("geometry", xp_geometry, nbytes), FIELD("geometry", xp_geometry, slots), FIELD("geometry", xp_geometry, spare),
     FIELD("geometry", xp_geometry, writers), FIELD("geometry", xp_geometry, history),
     FIELD("geometry", xp_geometry, redeliver), FIELD("geometry", xp_geometry, on_full),
+    FIELD("geometry", xp_geometry, on_no_readers),
     FIELD("geometry", xp_geometry, meta_nbytes), FIELD("geometry", xp_geometry, text_nbytes),
     FIELD("geometry", xp_geometry, device), FIELD("geometry", xp_geometry, ends),
     FIELD("request", xp_request, magic), FIELD("request", xp_request, op), FIELD("request", xp_request, cookie),

@@ -119,6 +119,7 @@ class Channel(Advised, Awaitable):
         device: DeviceLike = "native_cpu:0",
         slots: int = 8,
         on_full: Literal["block", "overwrite", "raise"] = "block",
+        on_no_readers: Literal["drop", "block", "raise"] = "drop",
         history: int = 0,
         writers: int = 1,
         meta_nbytes: int = 512,
@@ -142,6 +143,10 @@ class Channel(Advised, Awaitable):
             on_full: The behaviour of a writer if no slot is free. A slot is not free while its frame is held, or still
                 has to be read in mode "all" or "one". The writer can "block", "overwrite" the oldest frame that is not
                 held, or "raise" `ChannelFull`.
+            on_no_readers: The behaviour of a writer if there is no living reader, in any mode. The frames can "drop",
+                the writer can "block" until there is a reader, or it can "raise": it waits for the first reader, and
+                raises after the last one has gone. Use "block" for jobs, since "drop" loses those that are sent before
+                the first worker has opened the channel.
             history: How many of the last frames writers never overwrite, so that readers opened with `start="oldest"`
                 get them: from 0 to `slots` - `writers` - 1. Such readers get older frames, too, if their slots were not
                 needed yet.
@@ -168,7 +173,18 @@ class Channel(Advised, Awaitable):
             <Channel 'camera' of (480, 640, 3) uint8, slots=4, writers=1 on native_cpu:0>
         """
         geometry = wanted(
-            shape, dtype, nbytes, Device(device), slots, on_full, history, writers, meta_nbytes, redeliver, members
+            shape,
+            dtype,
+            nbytes,
+            Device(device),
+            slots,
+            on_full,
+            on_no_readers,
+            history,
+            writers,
+            meta_nbytes,
+            redeliver,
+            members,
         )
         label = groups.check_label(label)
         name = groups.check_name(name)
@@ -352,13 +368,15 @@ class Channel(Advised, Awaitable):
     def loan(self, timeout: float | None = None) -> Loan:
         """Borrow a slot to fill in place. The slot is sent at the end of the `with` block, unless the block raises.
 
-        Entering the block waits for a free slot.
+        Entering the block waits for a free slot and, unless `on_no_readers` is "drop", for a reader.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.
 
         Returns:
-            The slot, for `with`. Entering raises `TimeoutError`, or `ChannelFull` under `on_full="raise"`.
+            The slot, for `with`. Entering raises `TimeoutError`, or `ChannelFull` under `on_full="raise"`. Under
+            `on_no_readers="raise"`, it raises `PeerLostError` within a second after the last reader has died, and
+            `BrokenPipeError` after the last reader has closed the channel.
 
         Raises:
             InvalidArgumentError: The channel is closed, or already has its maximum of writers.
@@ -381,14 +399,17 @@ class Channel(Advised, Awaitable):
                 one. Elements are not converted. For a channel that was created with `nbytes`, it can be any array or
                 tree.
             meta: None, bool, int, float, str, bytes, or lists, tuples and dicts of these.
-            timeout: Seconds to wait for a slot. None waits as long as it takes.
+            timeout: Seconds to wait for a slot and, unless `on_no_readers` is "drop", for a reader. None waits as long
+                as it takes.
 
         Returns:
             The number of the frame, `frame.seq`.
 
         Raises:
-            TimeoutError: No slot became free in time.
+            TimeoutError: No slot became free in time, or there was no reader.
             ChannelFull: No slot is free, and the channel was created with `on_full="raise"`.
+            PeerLostError: The last reader has died, and the channel was created with `on_no_readers="raise"`.
+            BrokenPipeError: As before, but the last reader has closed the channel.
             InvalidArgumentError: The array does not fit, or the channel is closed.
 
         Examples:
@@ -419,7 +440,7 @@ class Channel(Advised, Awaitable):
         """Announce that this writer sends no more frames.
 
         Once all writers have called `finish`, readers get the remaining frames, and then the end of
-        the stream.
+        the stream. This never waits for readers.
 
         Raises:
             InvalidArgumentError: The channel is closed, or this object is not a writer yet and cannot become one,

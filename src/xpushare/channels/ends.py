@@ -32,6 +32,7 @@ __all__ = ["End", "Frame", "Loan", "Moved", "brief_slot", "fill", "fill_tree", "
 
 
 _MAKE_ROOM: Final = "close frames, create the channel with more slots, or with on_full='overwrite'"
+_NEXT_READER: Final = "This writer can send again once a process has opened the channel"
 
 
 class Moved(Exception):
@@ -158,8 +159,14 @@ class End(ChannelEnd):
                 raise InvalidArgumentError("this writer has said finish(): create the channel again to send more")
             case _native.CHANNEL_NO_WRITER:
                 raise too_many_writers(name, self.geometry.numbers.writers)
+            case _native.CHANNEL_READERS_LEFT:
+                raise BrokenPipeError(f"the last reader of {name!r} has closed it. {_NEXT_READER}")
+            case _native.CHANNEL_READERS_LOST:
+                raise PeerLostError(f"the last reader of {name!r} (pid {self.dead_reader}) has died. {_NEXT_READER}")
             case _ if wanted == "frame":
                 raise self._no_frame(timeout)
+            case _ if self.geometry.numbers.on_no_readers and not self.count()[0]:
+                raise TimeoutError(f"no process opened {name!r} to read within {timeout:g} s")
             case _:
                 raise TimeoutError(f"no {wanted} of {name!r} became free within {timeout:g} s: {_MAKE_ROOM}")
 

@@ -36,11 +36,13 @@ __all__ = [
 WRITERS_MOST: Final = 64
 
 _ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
+_ON_NO_READERS: Final = {"drop": 0, "block": 1, "raise": 2}
 _PAGE: Final = 4096
 _NBYTES_MOST: Final = (1 << 47) - 1  # of a frame
 _OPTIONS: Final[dict[str, Callable[[int], object]]] = {  # numbers that a caller chooses, and how messages show them
     "slots": str, "writers": str, "history": str, "redeliver": str, "ends": str,
-    "on_full": lambda number: repr([*_ON_FULL][number]), "meta_nbytes": str,
+    "on_full": lambda number: repr([*_ON_FULL][number]),
+    "on_no_readers": lambda number: repr([*_ON_NO_READERS][number]), "meta_nbytes": str,
 }  # fmt: skip
 
 
@@ -71,6 +73,7 @@ class Numbers(NamedTuple):
     history: int
     redeliver: int
     on_full: int
+    on_no_readers: int
     meta_nbytes: int
     text_nbytes: int
     device: int  # 1 if devices work on frames
@@ -158,8 +161,8 @@ def read_geometry(place: Place) -> Geometry:
 
 
 def wanted(
-    shape: Any, dtype: Any, nbytes: int | None, device: Device, slots: int, on_full: str, history: int, writers: int,
-    meta_nbytes: int, redeliver: int, members: int,
+    shape: Any, dtype: Any, nbytes: int | None, device: Device, slots: int, on_full: str,
+    on_no_readers: str, history: int, writers: int, meta_nbytes: int, redeliver: int, members: int,
 ) -> Geometry:  # fmt: skip
     if (shape is None) == (nbytes is None):
         raise InvalidArgumentError(
@@ -191,6 +194,7 @@ def wanted(
         history=history,
         redeliver=redeliver,
         on_full=choice("on_full", on_full, _ON_FULL),
+        on_no_readers=choice("on_no_readers", on_no_readers, _ON_NO_READERS),
         meta_nbytes=_count("meta_nbytes", meta_nbytes, 0, 1 << 20),
         text_nbytes=TEXT_NBYTES if kind is None else 0,
         device=int(device.backend != HOST),

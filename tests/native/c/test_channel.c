@@ -312,7 +312,7 @@ static void test_geometries(void)
 {
     xp_geometry good = {.nbytes = 8, .slots = 3, .spare = 4, .writers = 1, .ends = 1};
     CHECK(xp_channel_nbytes(&good) > sizeof(xp_channel_words));
-    xp_geometry bad[] = {good, good, good, good, good, good, good, good, good};
+    xp_geometry bad[] = {good, good, good, good, good, good, good, good, good, good};
     bad[0].slots = 2;
     bad[1].slots = XP_CHANNEL_SLOTS + 1;
     bad[2].spare = XP_CHANNEL_SPARE + 1;
@@ -322,6 +322,7 @@ static void test_geometries(void)
     bad[6].history = 2;
     bad[7].ends = 0;
     bad[8].ends = XP_GROUP_MEMBERS + 1;
+    bad[9].on_no_readers = XP_RAISE_WITHOUT + 1;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         EQUAL(xp_channel_nbytes(&bad[i]), 0);
 }
