@@ -473,6 +473,16 @@ def test_closing_ends_the_wait_of_a_task(looks: Looks) -> None:
         asyncio.run(main())
 
 
+def test_a_task_learns_why_a_lock_was_not_opened() -> None:
+    lock = xs.Lock()
+    sent = pickle.dumps(lock)
+    lock.close()
+    late = pickle.loads(sent)
+    with pytest.raises(xs.HandleExpiredError, match="nobody has this lock"):
+        asyncio.run(take(late))
+    late._give_up(1)  # has no effect
+
+
 def test_trio(lock: xs.Lock) -> None:
     trio = pytest.importorskip("trio")
 

@@ -633,7 +633,7 @@ static PyObject *lock_give_up(PyObject *self, PyObject *arg)
     uint64_t ticket;
     if (xp_as_u64(arg, &ticket) < 0)
         return NULL;
-    if (xp_group_usable(o->g)) { /* also of an object that was closed meanwhile */
+    if (o->g && xp_group_usable(o->g)) { /* also of an object that was closed meanwhile */
         xp_lock_give_up(o->words, ticket);
         xp_group_tell(o->g);
     }
