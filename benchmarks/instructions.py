@@ -43,10 +43,10 @@ BASE = {  # by call: instructions of commit feb23715 under Python 3.11, and how 
     "signal": (3_104, 1.05),
     "wait": (4_336, 1.05),
     "done": (3_362, 1.05),
-    "loan and send": (3_966, 1.1),
-    "receive and release": (3_792, 1.1),
-    "lock": (1_592, 1.1),
-    "add": (770, 1.1),
+    "loan and send": (3_966, 1.05),
+    "receive and release": (3_792, 1.05),
+    "lock": (1_592, 1.05),
+    "add": (770, 1.05),
 }
 WARM = 30  # rounds before the first that counts: caches fill, bytecode is specialised
 NBYTES = 1 << 20
