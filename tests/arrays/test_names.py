@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -257,6 +258,33 @@ def test_a_clean_exit_removes_the_names() -> None:
         child.call(publish_array, "short")
         assert files() == ["short"]
     assert files() == []
+
+
+def read_own(name: str, to: str) -> None:
+    """Open and close the file of a name, as a copy of the folder does."""
+    (folder() / name).read_bytes()
+    shutil.copy(folder() / name, to)
+
+
+def test_a_process_may_read_and_copy_the_files_of_its_names(tmp_path: Path) -> None:
+    with Child() as child:
+        child.call(publish_array, "read")
+        child.call(read_own, "read", str(tmp_path / "copy"))
+        assert list(xs.published()) == ["read"]
+        with pytest.raises(xs.InvalidArgumentError, match=f"process {child.pid} has published"):
+            xs.publish("read", xs.empty(1))
+        child.kill()
+        assert xs.published() == {}
+
+
+def test_a_process_may_remove_the_file_of_its_name() -> None:
+    with Child() as child:
+        child.call(publish_array, "removed")
+        (folder() / "removed").unlink()
+        xs.publish("removed", xs.empty(1))
+        child.call(xs.unpublish, "removed")  # its own, of which no file is left
+        assert list(xs.published()) == ["removed"]
+        xs.unpublish("removed")
 
 
 def test_an_unlocked_temporary_file_goes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare import _native
+from xpushare._native import NameLock
 from xpushare.sharing import identity, naming
 
 
@@ -85,8 +84,8 @@ def test_a_name_taken_back_from_a_dead_process_stays(
 
 
 def hold_for_removal(name: str) -> None:
-    kept["file"] = file = (naming.names_folder() / name).open("rb+")
-    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, naming._REAPER)
+    kept["lock"] = NameLock.take(naming.names_folder() / name)
+    assert kept["lock"] is not None
 
 
 def test_a_name_is_taken_back_even_if_a_process_holds_the_dead_file_for_ever(
@@ -108,7 +107,7 @@ def test_a_name_is_taken_back_even_if_a_process_holds_the_dead_file_for_ever(
 
 def holder_for_removal(name: str) -> int | None:
     with (naming.names_folder() / name).open("rb") as file:
-        return _native.lock_holder(file.fileno(), naming._REAPER)
+        return NameLock.holder(file.fileno())
 
 
 @pytest.mark.parametrize("replace", [False, True])

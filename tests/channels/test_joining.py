@@ -31,6 +31,7 @@ from xpushare.channels.survey import channels
 from xpushare.core import memory
 from xpushare.objects.array import memory_over
 from xpushare.sharing import locked_files
+from xpushare.sharing.lives import state_of
 
 OPENS: dict[str, Callable[[], Any]] = {
     "channel": lambda: xs.Channel.open("test", timeout=TIMEOUT),
@@ -114,7 +115,7 @@ def test_an_open_that_meets_an_end_begins_again(how: str, ends: Callable[[], Non
         if ends is withdraw_all:
             pending.result()
         else:
-            wait_until(lambda: groups._state_of(first.pid)[0] == b"Z")
+            wait_until(lambda: state_of(first.pid)[0] == b"Z")
         with opening(how) as done:
             wait_until(lambda: busy)
             assert busy[0].pid == first.pid

@@ -20,7 +20,7 @@ from xpushare.channels.survey import channels
 from xpushare.common import foreign
 from xpushare.common.foreign import printable, skipping
 from xpushare.objects.array import memory_over
-from xpushare.sharing import identity, naming
+from xpushare.sharing import identity, lives, naming
 
 ESCAPES = "\x1b[31mRED\x1b]0;title\x07\u202egnp\n"
 
@@ -169,12 +169,12 @@ def _noise(path: Path) -> None:
 
 
 def _endless_list(path: Path) -> None:
-    path.write_bytes(naming.HEAD.pack(naming.MAGIC, 0xFFFFFFFF) + bytes(100))
+    path.write_bytes(naming.HEAD.pack(naming.MAGIC, 0xFFFFFFFF, 0, b"") + bytes(100))
 
 
 def _huge_version(path: Path) -> None:
     entry = naming.ENTRY.pack((1 << 64) - 1, 0xFFFFFFFF)
-    path.write_bytes(naming.HEAD.pack(naming.MAGIC, 1) + entry + b"x" * 300)
+    path.write_bytes(naming.HEAD.pack(naming.MAGIC, naming.FORMAT << 16 | 1, 0, b"") + entry + b"x" * 300)
 
 
 FILES: list[Callable[[Path], None]] = [
@@ -203,6 +203,8 @@ def hold(paths: list[str], byte: int) -> None:
         except OSError:
             continue  # a folder, a link
         _native.lock(kept[path].fileno(), byte)
+        if kept[path].read(len(naming.MAGIC)) == naming.MAGIC:
+            os.pwrite(kept[path].fileno(), lives.record(), naming.HEAD.size - lives.RECORD_NBYTES)
 
 
 def _damaged(where: Path, prefix: str, made: list[Path]) -> list[str]:

@@ -143,7 +143,7 @@ def layouts() -> dict[str, tuple[str, list[object]]]:
         "group": ("XP_GROUP_VERSION", group_parts),
         "name": (
             "naming.FORMAT",
-            [naming.MAGIC, naming.HEAD.format, naming.ENTRY.format, naming._LIFE, naming._REAPER],
+            [naming.MAGIC, naming.HEAD.format, naming.ENTRY.format, naming._REAPER_AT],
         ),
         "keeper": ("keeping.FORMAT", keeper),
     }  # fmt: skip
@@ -160,7 +160,7 @@ DIGESTS = {
     "socket": (4, "4a19f2e16b9b9041"),
     "message": (4, "eab7bb562c9275d4"),
     "group": (2, "827e3d8e5c07a130"),
-    "name": (0, "cb98bba507ff24a0"),
+    "name": (1, "fbb9f56e67724fba"),
     "keeper": (2, "44908f9c46fc1eda"),
 }  # fmt: skip
 
@@ -246,7 +246,7 @@ def test_another_version_of_a_name() -> None:
         with open(path, "r+b") as file:
             file.seek(10)
             file.write(b"\7\0")
-        with pytest.raises(xs.InvalidHandleError, match=r"'versioned' has version 7 .* version 0"):
+        with pytest.raises(xs.InvalidHandleError, match=r"'versioned' has version 7 .* version 1"):
             xs.lookup("versioned", timeout=0)
         path.write_bytes(content)
         assert xs.attach(xs.lookup("versioned")).shape == (3,)

@@ -5,6 +5,7 @@ manages the files.
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from xpushare.objects.message import NBYTES_MAX
 from xpushare.objects.physical_memory import PhysicalMemory
 from xpushare.sharing import identity, layout, naming, node
 from xpushare.sharing.handle import Handle, fields_of, following
+from xpushare.sharing.lives import Publisher
 from xpushare.sharing.locked_files import inode_at, inode_of
 from xpushare.sharing.survey import Row, Survey, survey
 
@@ -368,13 +370,10 @@ def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | 
     """
     with doing("reading a published file"):
         head = os.pread(fd.number, naming.HEAD.size + naming.VERSIONS_MOST * naming.ENTRY.size, 0)
-        if (
-            not head.startswith(naming.MAGIC) or len(head) < naming.HEAD.size
-        ):  # the parser of the handle raises the reason
+        if not head.startswith(naming.MAGIC):  # the parser of the handle raises the reason
             return os.pread(fd.number, min(naming.stat_of(fd).st_size, NBYTES_MAX + 1), 0), None
-        number = naming.HEAD.unpack_from(head)[1]
-        count = number & 0xFFFF
-        layout.expect_version(f"the file of the name {name!r}", number >> 16, naming.FORMAT)
+        count, found = struct.unpack_from("<HH", head.ljust(naming.HEAD.size, b"\0"), len(naming.MAGIC))
+        layout.expect_version(f"the file of the name {name!r}", found, naming.FORMAT)
         at = naming.HEAD.size + count * naming.ENTRY.size
         if not 1 <= count <= naming.VERSIONS_MOST or at > len(head):
             raise InvalidHandleError(f"what is published as {name!r} is not a list of versions: remove the file")
@@ -414,7 +413,7 @@ def _own_content(own: naming.Published, name: str, version: int | None) -> tuple
 
 
 def _read(
-    folder: Path, name: str, publishers: list[_Publisher] | None = None, version: int | None = None
+    folder: Path, name: str, publishers: list[Publisher] | None = None, version: int | None = None
 ) -> Handle | ArrayHandle[Any] | None:
     """Return the handle under a name, or None if no living process has published it. If another process has published
     it, that process is appended to `publishers`. `version` is as for `_content`.
@@ -433,16 +432,17 @@ def _read(
                 found = _content(fd, name, version)
             except HandleExpiredError as error:  # raised only if the publisher is alive
                 expired = error
-            pid = naming.holder_of(fd)
-            if pid is not None:
+            publisher = naming.publisher_of(fd)
+            if publisher is not None:
                 if expired is not None:
                     raise expired
                 if publishers is not None:
-                    publishers.append(_Publisher(folder / name, fd, pid))
+                    publisher.watch()
+                    publishers.append(publisher)
                 break
             if inode_at(folder / name) == inode_of(naming.stat_of(fd)):
                 return None
-            # A publisher that replaced the file has released this one: look again.
+            # Another publisher has replaced the file: look again.
     if found is None:
         return None
     raw, number = found
@@ -591,32 +591,6 @@ def _withdraw(handle: Handle | ArrayHandle[Any] | _Held) -> None:
 
 
 @final
-class _Publisher:
-    """The process that published a version, so that a watch can report its end."""
-
-    __slots__ = ("_file", "_inode", "_path", "pid", "pidfd")
-
-    def __init__(self, path: Path, file: OwnedFd, pid: int) -> None:
-        """Make the object from `file`, the file of the name. The publishing process holds a lock on it."""
-        self.pid = pid
-        self._path = path
-        self._file = file
-        self._inode = inode_of(naming.stat_of(file))
-        try:
-            self.pidfd = system.pidfd_open(pid) if pid else None
-        except OSError:  # the process has ended, or is not visible here
-            self.pidfd = None
-        if naming.holder_of(file) != pid:  # another process may have the pid by now
-            self.pidfd = None
-
-    def ended(self) -> bool:
-        if self.pidfd is not None:
-            return bool(_native.dead([self.pidfd.number]))
-        # A process that has released this file has replaced it, if there is another file. That is not an end.
-        return naming.holder_of(self._file) is None and inode_at(self._path) in (None, self._inode)
-
-
-@final
 class Watch(Awaitable, Generic[Item]):
     """An iterator over the versions of a name, made by `watch`. If several threads iterate over this object, each
     version goes to only one of them.
@@ -637,7 +611,7 @@ class Watch(Awaitable, Generic[Item]):
         self._folder = naming.names_folder()
         self._timeout = timeout
         self._lost = lost
-        self._publisher: _Publisher | None = None  # publisher of the newest version seen, if its end has to be reported
+        self._publisher: Publisher | None = None  # publisher of the newest version seen, if its end has to be reported
         self._changes: Changes | None = None  # None until the first wait
         self._seen: bytes | None = None
         self._closed = False
@@ -710,7 +684,7 @@ class Watch(Awaitable, Generic[Item]):
         newer version replaces the result before the caller opens it, opening the result yields the newer version, and
         marks that one as seen, too.
         """
-        publishers: list[_Publisher] | None = [] if self._lost else None
+        publishers: list[Publisher] | None = [] if self._lost else None
         with naming.lock:
             found = _read(self._folder, self._name, publishers)
             if found is None:

@@ -54,6 +54,7 @@ from xpushare.sharing import identity, locked_files, naming, node
 from xpushare.sharing.handle import Handle
 from xpushare.sharing.idle import on_trim
 from xpushare.sharing.layout import NAME_FILE, expect_version
+from xpushare.sharing.lives import lives, state_of
 from xpushare.sharing.locked_files import inode_at, inode_of, open_file, temporary_in
 from xpushare.sharing.table import LABEL_MOST, label_argument
 
@@ -282,8 +283,9 @@ def _reached(records: Mapping[int, bytes], place: Place) -> Group | None:
     if found is not None:
         return _joined(*found, place)
     for handle in records.values():
-        if _lives(handle):  # its memory is gone already, and it may still use what a lock guards
-            raise _NotYet(_Busy(_native.Fields(handle).pid, "leaving"))
+        fields = _native.Fields(handle)
+        if lives(fields, exiting=True):  # its memory is gone already, and it may still use what a lock guards
+            raise _NotYet(_Busy(fields.pid, "leaving"))
     return None
 
 
@@ -800,37 +802,8 @@ def _swept_away(path: Path) -> bool:
 def _is_used(fd: OwnedFd, path: Path) -> bool:
     if path.name.startswith(locked_files.TEMPORARY) and os.fstat(fd.number).st_size < _RECORDS:
         return False  # whoever is about to write to it makes another
-    return any(_lives(handle) is not False for handle in _read(fd.number, path).records.values())
-
-
-def _lives(handle: bytes) -> bool | None:
-    """Return whether the process that made this handle lives, or None if that is not known here. This is quick, and
-    attaches to no process.
-    """
-    fields = _native.Fields(handle)
-    if fields.boot_id != identity.boot_id():
-        return False
-    if fields.pid_namespace != identity.namespace("pid"):
-        return None
-    try:
-        state, flags, threads = _state_of(fields.pid)
-        if flags & _PF_EXITING:
-            return state not in (b"Z", b"X") or threads > 1  # other threads may still run
-        return "xpushare" in os.readlink(f"/proc/{fields.pid}/fd/{fields.table_fd}")
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return None
-
-
-_PF_EXITING: Final = 4
-
-
-def _state_of(pid: int | None) -> tuple[bytes, int, int]:
-    """Return the state of a process, its flags, and the number of its threads."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    return fields[0], int(fields[6]), int(fields[17])
+    makers = map(_native.Fields, _read(fd.number, path).records.values())
+    return any(lives(each, exiting=True) is not False for each in makers)
 
 
 # --- opening and making
@@ -962,7 +935,7 @@ class _Turn:
 
 def _is_stopped(pid: int | None) -> bool:
     try:
-        return _state_of(pid)[0] in (b"T", b"t")
+        return state_of(pid)[0] in (b"T", b"t")
     except OSError:
         return False
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, final
 
-from xpushare import _native
 from xpushare._native import End, Exported, NameLock
 from xpushare.adapters.base import Form, Hardware
 from xpushare.common import system
@@ -31,10 +30,10 @@ from xpushare.common.leaving import Stage, at_leave
 from xpushare.keeper.clients import Client, Clients, Handed, report, unharmed
 from xpushare.keeper.files import Files, record_holder, take_lock
 from xpushare.keeper.store import Store
-from xpushare.sharing import identity, keeping, layout, naming
+from xpushare.sharing import identity, keeping, layout, naming, node
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.keeping import Earlier, Fact
-from xpushare.sharing.table import Owned, Table, expect_lasting
+from xpushare.sharing.table import Owned, expect_lasting
 
 __all__ = ["Keeper", "serve"]
 
@@ -93,7 +92,7 @@ class Keeper:
         self._store = store
         self._max_bytes = max_bytes
         self._ttl = ttl
-        self._table = Table()
+        self._table = node.current().table()
         self._kept: dict[str, list[_Kept]] = {}  # the newest version first
         self._clients = Clients(listening, self._answer, self._give_up)
         self._files: Files | None = None  # once this is the running keeper
@@ -109,11 +108,6 @@ class Keeper:
             keeping.REPLACE: self._replace,
             keeping.FORMATS: lambda _client, _fds: str(keeping.FORMAT).encode(),
         }
-        at_leave(self._leave, Stage.LEAVE)
-
-    def _leave(self, _deadline: float) -> None:
-        self._table.leave()
-        _native.close_warden()
 
     def run(self, until: keeping.Connection | None = None) -> None:
         """Serve clients until the keeper is stopped. If `until` is a connection to a previous keeper, accept the

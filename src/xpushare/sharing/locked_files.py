@@ -1,8 +1,5 @@
 """The files under names in the runtime folder, of published arrays, channels, locks and atomics. Each is
 opened, recognised and made here. Their modules say what the locks on a file mean.
-
-Closing any descriptor of a file releases the POSIX locks that this process has on the file. So a process never opens a
-file here on which it has locks.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
 """The files behind published names.
 
-A name is a file `names/<name>` in the runtime folder. The file contains the handles of all versions that are still
-available: `MAGIC`, the number of handles and `FORMAT`, the version and length of each, the newest first, and then the
-bytes of the handles. The publisher holds a POSIX lock on byte 0 of the file for its lifetime. This works across PID
-namespaces. A file that nobody locks belongs to a dead publisher. The next process that finds the file removes it, and
-holds a lock on byte 1 while it does so. A process that replaces the file of another one holds this lock, too.
+A name is a file `names/<name>` in the runtime folder. The file begins with `HEAD`: `MAGIC`, the number of handles and
+`FORMAT`, the pid of a process that is about to replace or remove the file, and the record of the publisher (see
+`lives`). The handles of all versions that are still available follow: the version and length of each, the newest
+first, and then the bytes of the handles. A name ends with its publisher's life, and nothing that happens to the file
+ends it earlier. A process may read, copy and close the files of its own names. A publisher that withdraws a name clears
+the record in the file, which somebody may have moved.
 
-A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
-is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a file to the
-disk when it is renamed over another one, which takes milliseconds. Names need not survive a crash of the machine.)
+The next process that finds the file of a dead publisher removes it. It holds the file's lock (`NameLock`) while it does
+so. A process that replaces the file of another one, or makes a file that has no name yet, holds the lock, too.
+
+A new version is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a
+file to the disk when it is renamed over another one, which takes milliseconds. Names need not survive a crash of the
+machine.)
 
 `publish`, `unpublish` and `lookup` look at the file of one name. To remove what dead processes have left, each call
 also checks the next few files of the folder, so that the time of a call does not depend on the number of names.
@@ -17,8 +21,6 @@ also checks the next few files of the folder, so that the time of a call does no
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import itertools
 import os
 import re
@@ -32,6 +34,7 @@ from typing import Any, Final, final
 from weakref import ref
 
 from xpushare import _native
+from xpushare._native import Fields, NameLock
 from xpushare.common.errors import (
     DeviceError,
     InvalidArgumentError,
@@ -45,6 +48,7 @@ from xpushare.common.leaving import Stage, at_leave
 from xpushare.common.loading import logger
 from xpushare.sharing import identity, keeping, locked_files
 from xpushare.sharing.handle import NAME_LENGTH_MAX
+from xpushare.sharing.lives import RECORD_NBYTES, Publisher, publisher, record
 from xpushare.sharing.locked_files import TEMPORARY, inode_at, inode_of, temporary_in
 
 __all__ = [
@@ -55,7 +59,6 @@ __all__ = [
     "VERSIONS_MOST",
     "Published",
     "check_name",
-    "holder_of",
     "is_name",
     "living",
     "lock",
@@ -63,6 +66,7 @@ __all__ = [
     "names_folder",
     "open_file",
     "publish",
+    "publisher_of",
     "reap",
     "stat_of",
     "taken_back",
@@ -71,13 +75,14 @@ __all__ = [
 ]
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
-_LIFE: Final = 0  # byte that the publisher locks
-_REAPER: Final = 1  # byte that a process locks to remove a dead publisher's file
-_REAPER_MOST: Final = 1.0  # seconds
+_REAPER_AT: Final = 12  # where the file contains the pid of the process that holds its lock
+_REAPER_MOST: Final = 1.0  # seconds to wait for that process
 _RESTORE_MOST: Final = 1.0  # seconds to wait for another thread before names are published again
 MAGIC: Final = b"XPUSNAME"
-HEAD: Final = struct.Struct("<8sI")  # the number's high half is FORMAT
-FORMAT: Final = 0  # of the file; a change of the format takes another number
+# MAGIC, the number of handles with FORMAT as its high half, the pid at _REAPER_AT, the publisher's record
+HEAD: Final = struct.Struct(f"<8sII{RECORD_NBYTES}s")
+FORMAT: Final = 1  # of the file; a change of the format takes another number
+_LIFE: Final = 0  # byte of a file of format 0 that its publisher locks
 ENTRY: Final = struct.Struct("<QI")  # version, bytes of the handle
 VERSIONS_MOST: Final = 64
 _PASSED: Final = 64  # entries of the folder that one call passes, in search of files that dead publishers have left
@@ -103,6 +108,7 @@ class Published:
         "fds",
         "handle",
         "inode",
+        "lock",
         "older",
         "path",
         "temporary",
@@ -114,7 +120,8 @@ class Published:
         self.handle: Any = b""  # the file contains its bytes
         self._withdraw = withdraw
         self.temporary = temporary_in(path.parent)
-        self.fds: list[OwnedFd] = []  # one descriptor, whose lock shows that this process lives
+        self.fds: list[OwnedFd] = []  # one descriptor: no other file gets the inode, and the record can be cleared
+        self.lock: NameLock | None = None  # of the file until it has its name
         self.inode: tuple[int, int] | None = None
         self.exports: list[Any] = []  # exports made for the name, which end with it
         self.version = 0
@@ -122,14 +129,28 @@ class Published:
         self.ended = False
         self.by: ref[_Call] | None = None
 
-    def locked(self, fd: OwnedFd) -> None:
-        """Lock the file behind a new descriptor, which shows that this process lives."""
+    def make(self) -> bool:
+        """Make the temporary file, and lock it. Returns False if another process removes it at the same moment."""
+        fd = locked_files.make(self.temporary)
         self.fds.append(fd)
         self.inode = inode_of(os.fstat(fd.number))
-        _native.lock(fd.number, _LIFE, "for life")
+        self.lock = NameLock.take(self.temporary, self.inode, _REAPER_AT)
+        if self.lock is None:
+            os.unlink(self.temporary)
+        return self.lock is not None
+
+    def unlock(self) -> None:
+        lock, self.lock = self.lock, None
+        if lock is not None:
+            lock.release()
 
     def release(self) -> None:
-        """Close the file, which releases its lock."""
+        """Clear the record in the file, and close it."""
+        self.unlock()
+        for fd in self.fds:
+            with contextlib.suppress(OSError):  # other code has closed the descriptor
+                if inode_of(os.fstat(fd.number)) == self.inode:
+                    os.pwrite(fd.number, bytes(RECORD_NBYTES), HEAD.size - RECORD_NBYTES)
         close_all(self.fds)
         self.fds.clear()
 
@@ -138,10 +159,15 @@ class Published:
         return self.inode is not None and inode_at(self.path) == self.inode
 
     def remove(self) -> None:
-        """Remove the file, then release its lock."""
+        """Remove the file, and close it."""
         try:
             if self.published():
-                with contextlib.suppress(FileNotFoundError):  # a signal handler has removed it meanwhile
+                # Suppressed: a signal handler has removed it meanwhile. A process that holds the lock for longer is
+                # stopped: do not wait for it.
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    _alone(self.path, self.inode, _REAPER_MOST) or contextlib.nullcontext(),
+                ):
                     os.unlink(self.path)
         finally:
             self.release()
@@ -166,7 +192,8 @@ class Published:
         """Return the content of the file."""
         versions = [(each.version, bytes(each.handle)) for each in (self, *self.older)]
         entries = [ENTRY.pack(version, len(raw)) for version, raw in versions]
-        return b"".join([HEAD.pack(MAGIC, FORMAT << 16 | len(versions)), *entries, *[raw for _, raw in versions]])
+        head = HEAD.pack(MAGIC, FORMAT << 16 | len(versions), os.getpid(), record())
+        return b"".join([head, *entries, *[raw for _, raw in versions]])
 
 
 names: dict[str, Published] = {}
@@ -174,13 +201,13 @@ _removals = 0  # how many of `identity.removals` are known here
 _highest = 0  # the highest version that this process has published
 _unsettled: list[Published] = []  # of running calls, and of interrupted ones, whose versions are ended later
 _ended: list[Published] = []  # at the end of the process, which ends their exports: they do not count as lost
-lock = threading.RLock()  # POSIX locks do not exclude threads of one process
+lock = threading.RLock()  # of all names of this process
 
 
 def _after_fork() -> None:
     global lock
     lock = threading.RLock()
-    names.clear()  # the parent's names; closing the inherited fds drops no lock of its
+    names.clear()  # the parent's names
     _unsettled.clear()
     _round.end()
 
@@ -361,16 +388,14 @@ def _process(holder: int) -> str:
 
 def _holder_at(path: Path) -> int | None:
     """Return the pid of the living process that has published the file, or None. The result is 0 if the pid is not
-    visible here. A file that this process has locked is not opened, since closing it would release the lock.
+    visible here.
     """
-    there = inode_at(path)
-    if there is not None and _native.locked_for_life(*there):
-        return os.getpid()
     fd = open_file(path)
     if fd is None:
         return None
     with fd:
-        return holder_of(fd)
+        found = publisher_of(fd)
+    return None if found is None else found.pid
 
 
 def names_folder() -> Path:
@@ -412,9 +437,7 @@ def _publish_again(folder: Path) -> None:
 
 
 def open_file(path: Path) -> OwnedFd | None:
-    """Open the file of a published name. Returns None if the file does not exist. The caller must not pass a file that
-    this process has published, since closing the descriptor would release the process's lock on it.
-    """
+    """Open the file of a published name. Returns None if the file does not exist."""
     return locked_files.open_file(path, "that this user published")
 
 
@@ -423,25 +446,27 @@ def stat_of(fd: OwnedFd) -> os.stat_result:
         return os.fstat(fd.number)
 
 
-def holder_of(fd: OwnedFd, at: int = _LIFE) -> int | None:
-    """Return the pid of the process that has locked the file, 0 if its pid is not visible here, or None if no process
-    has locked the file.
-    """
+def publisher_of(fd: OwnedFd) -> Publisher | None:
+    """Return the process that has published the file, or None if it has ended."""
     with doing("asking who has published a name"):
-        found = _native.lock_holder(fd.number, at)  # the kernel does not report a process's own locks to it
-        own = found is None and at == _LIFE and _native.locked_for_life(*inode_of(os.fstat(fd.number)))
-        return os.getpid() if own else found
+        head = os.pread(fd.number, HEAD.size, 0)
+        number = int.from_bytes(head[8:12], "little") >> 16 if head.startswith(MAGIC) else 0
+        if number == FORMAT and len(head) == HEAD.size:
+            return publisher(Fields(HEAD.unpack(head)[3]))
+        if number > FORMAT:
+            return Publisher(0)  # nobody here can know
+        pid = _native.lock_holder(fd.number, _LIFE)  # the publisher may be of an older version
+    return None if pid is None else Publisher(pid)
 
 
 def _claim(new: Published, replace: bool) -> None:
-    """Publish a complete file, which is locked before any other process can see it. With `replace`, it takes the place
-    of the file that is published under the same name.
-    """
+    """Publish a complete file. With `replace`, it takes the place of the file that is published under the same name."""
     path, temporary = new.path, new.temporary
     while True:
         new.release()
         try:
-            new.locked(locked_files.make(temporary))
+            if not new.make():
+                continue
             with open(new.fds[0].number, "wb", closefd=False) as file:
                 file.write(new.content())
             if replace:
@@ -457,6 +482,8 @@ def _claim(new: Published, replace: bool) -> None:
             _expect_free(path.name, _holder_at(path))
             _remove_dead(path, wait=True)
             os.unlink(temporary)
+        finally:
+            new.unlock()
 
 
 def _swap(temporary: Path, path: Path) -> None:
@@ -469,16 +496,14 @@ def _swap(temporary: Path, path: Path) -> None:
     held = None
     try:
         if own is None or not own.published():
-            while (held := open_file(path)) is not None:
-                _alone(held, path, _REAPER_MOST)  # a process that holds it for longer is stopped: do not wait for it
-                if inode_at(path) == inode_of(stat_of(held)):
-                    break
-                held.close()
+            with contextlib.suppress(FileNotFoundError):
+                # A process that holds it for longer is stopped: do not wait for it.
+                held = _alone(path, None, _REAPER_MOST)
         if not (os.path.lexists(path) and _native.exchange(temporary, path)):
             os.replace(temporary, path)
     finally:
         if held is not None:  # and not only once nobody has the exception any more
-            held.close()
+            held.release()
 
 
 @final
@@ -552,27 +577,28 @@ def _reap_file(folder: Path, name: str) -> bool:
         return False
     try:
         found = os.lstat(folder / name)
-        if stat.S_ISREG(found.st_mode) and not _native.locked_for_life(*inode_of(found)):
+        if stat.S_ISREG(found.st_mode):
             _remove_dead(folder / name, wait=False)
     except (OSError, DeviceError, InvalidHandleError):
         pass  # no other name depends on this one
     return True
 
 
-def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
-    """Take the lock for removing the file, and return whether this succeeded. The lock's holder may be stopped, so wait
-    for at most `seconds`.
+def _alone(path: Path, inode: tuple[int, int] | None, seconds: float) -> NameLock | None:
+    """Take the lock for removing the file at `path`, which has to be `inode` unless that is None. Returns None if
+    another process holds the lock. That process may be stopped, so wait for at most `seconds`. Raises
+    FileNotFoundError if the file is not there.
     """
     end = time.monotonic() + seconds
     while True:
         try:
-            fcntl.lockf(fd.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _REAPER)
-            return True
+            held = NameLock.take(path, inode, _REAPER_AT)
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise from_os_error(error, f"locking {path}") from error
-        if time.monotonic() >= end:
-            return False
+            raise from_os_error(error, f"locking {path}") from error
+        if held is not None or time.monotonic() >= end:
+            return held
         time.sleep(0.001)
 
 
@@ -583,20 +609,24 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
     fd = open_file(path)
     if fd is None:
         return
-    with fd:  # its end releases the lock, even if somebody keeps the exception
-        if holder_of(fd) is not None:
+    with fd:
+        # Nobody makes a temporary file whose lock is free.
+        if not path.name.startswith(TEMPORARY) and publisher_of(fd) is not None:
             return
-        if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
+        # A dead file stays dead. Another file may have its name by now, so only this one is removed.
+        try:
+            held = _alone(path, inode_of(stat_of(fd)), _REAPER_MOST if wait else 0.0)
+        except FileNotFoundError:
+            return
+        if held is None:
             if wait:
-                holder = holder_of(fd, _REAPER)
+                holder = NameLock.holder(fd.number, _REAPER_AT)
                 raise InvalidArgumentError(
                     f"process {holder} holds the file {path} that a dead publisher left: end that process"
                 )
             return
-        # A dead file stays dead. Another file may have its name by now, so only this one is removed.
-        if inode_at(path) == inode_of(stat_of(fd)):
-            with doing(f"removing {path}"), contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # a temporary file that its maker had not locked yet is removed by that
+    with held, doing(f"removing {path}"), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _unpublish_all(_deadline: float) -> None:

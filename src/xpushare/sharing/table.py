@@ -123,6 +123,7 @@ class Table:
         "_waiting",
         "_waiting_fds",
         "address",
+        "common",
         "cookie",
         "domain",
         "given",
@@ -178,14 +179,14 @@ class Table:
             self._view, 0, layout.TABLE_MAGIC, layout.TABLE_VERSION, os.getpid(), self.cookie,
             identity.namespace("pid"), self.domain.fd, self.domain.bell, inode,
         )  # fmt: skip
-        common = pack(
+        self.common = pack(
             pid=os.getpid(),
             pid_namespace=identity.namespace("pid"),
             net_namespace=identity.namespace("net"),
             table_fd=self._fd.number,
             cookie=self.cookie,
         )
-        self._entries = _native.OwnTable(self._mapping, common, self.domain)
+        self._entries = _native.OwnTable(self._mapping, self.common, self.domain)
         self.native = self._entries
         self.of_range = self._entries.of_range
         self.object_named = self._entries.object_named
@@ -254,14 +255,18 @@ class Table:
     def ready(self, count: int) -> None:
         """Start to serve importers, and end some expired exports. Called before `count` exports are made."""
         ended: list[Any] | None = None
-        if not self._serving:
-            with self._lock:
-                if not self._serving:
-                    self._start()
+        self.serve()
         if self._lingering or self._ending:
             with self._lock:
                 ended = self._sweep_for(count)
         del ended  # released outside the lock, since that may call this table
+
+    def serve(self) -> None:
+        """Serve importers from now on."""
+        if not self._serving:
+            with self._lock:
+                if not self._serving:
+                    self._start()
 
     def _start(self) -> None:
         identity.user_key()  # makes the runtime folder if necessary

@@ -25,7 +25,7 @@ from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes import Blocked, Fetched, Met, Wanted, met
 
-__all__ = ["fetch", "meet", "name"]
+__all__ = ["fetch", "listener", "meet", "name"]
 
 name = "socket"
 TIMEOUT: Final = 2.0  # seconds for one answer
@@ -79,7 +79,7 @@ class _Line:
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
         self._connection: socket.socket | None = None
-        self._pid = 0
+        self.pid = 0  # of the exporter, once connected, or 0 if it is not visible here
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -102,7 +102,7 @@ class _Line:
             before = self._connection is not None
             connections += not before
             try:
-                return self._exchange(self._connection or self._connected(), op, wanted, before)
+                return self._exchange(self._connection or self.connect(), op, wanted, before)
             except TimeoutError:
                 raise Blocked(f"the exporter did not answer within {TIMEOUT:g} s") from None
             except OSError as error:
@@ -113,7 +113,7 @@ class _Line:
                     raise from_os_error(error, "talking to the exporter") from error
                 raise Blocked(f"talking to the exporter: {error.strerror}") from None
 
-    def _connected(self) -> socket.socket:
+    def connect(self) -> socket.socket:
         try:
             connection = self._connection = _connect(self._fields)
         except TimeoutError:
@@ -122,7 +122,7 @@ class _Line:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise from_os_error(error, "connecting to the exporter") from error
             raise Blocked(f"connecting to the exporter: {error.strerror}") from None
-        self._pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self.pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise Blocked(
                 f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}: run both as one "
@@ -145,7 +145,7 @@ class _Line:
                 given = read_reply(data, len(wanted), len(fds))
             except ValueError as error:
                 raise InvalidHandleError(str(error)) from None
-            if op == _HELLO and len(fds) == 4 and not _is_of(fds[3], self._pid):
+            if op == _HELLO and len(fds) == 4 and not _is_of(fds[3], self.pid):
                 raise InvalidHandleError("the exporter's answer makes no sense: its pidfd is of another process")
         return given, fds
 
@@ -168,6 +168,20 @@ def _is_of(pidfd: OwnedFd, pid: int) -> bool:
     return (
         found == [pid] or found == [-1] or (len(found) == 1 and pid == 0)
     )  # -1: it has ended; 0: in no namespace of ours
+
+
+def listener(fields: Fields) -> int | None:
+    """Return the pid of the process that listens at the exporter's socket, 0 if it is not visible or cannot be reached
+    from here, or None if nobody listens there any more.
+    """
+    with _Line(fields) as line:
+        try:
+            line.connect()
+        except HandleExpiredError:
+            return None
+        except Blocked:
+            pass
+        return line.pid
 
 
 def meet(handle: Handle) -> Met:
