@@ -1381,7 +1381,7 @@ class Lease:
     one clears it.
 
     Work of a device may still use the memory when the lease of an import ends. In this case the allocation has a list
-    `uses` (`xpushare.sharing.kept.Uses`). Ending the lease then makes a *use*: a lease that marks this process as a
+    `uses` (`xpushare.sharing.idle.Uses`). Ending the lease then makes a *use*: a lease that marks this process as a
     user of the entry, but not as a holder. The use is appended to the list, and the list is called. The call submits a
     callback to the device, which ends the use once the work is done.
     """

@@ -64,7 +64,7 @@ def _give_back(_deadline: float) -> None:
     ends.clear()
     gc.collect()
     # A queue ends in the background, once its work has.
-    modules = [sys.modules.get(f"xpushare.adapters.{name}._stream") for name in ("level_zero", "hip")]
+    modules = [sys.modules.get(f"xpushare.adapters.{name}._adapter") for name in ("level_zero", "hip")]
     streams = tuple([module.Stream for module in modules if module])
     end = time.monotonic() + _PATIENCE
     while any(isinstance(each, streams) and each.handle for each in gc.get_objects()):
