@@ -104,6 +104,7 @@ _ASYNC_WAITS: Final[dict[str, Callable[[_Things], Awaitable[object]]]] = {
     "any_of, event": lambda t: xs.any_of([(t.event, 1)]),
     "any_of, several": lambda t: xs.any_of([(t.event, 1), t.watch(), t.reader()]),
     "Watch.__anext__": lambda t: _first(t.watch()),
+    "Lock.__aenter__": lambda t: t.locked.__aenter__(),
     "Channel.__aiter__": lambda t: _first(t.reader()),
 }
 
