@@ -25,9 +25,10 @@ import xpushare as xs
 from harness import Child, kept, open_fds, program
 from sampling import sampled
 from xpushare import _native
+from xpushare._native import NameLock
 from xpushare.adapters.base import Form
 from xpushare.common.fds import OwnedFd, close_all
-from xpushare.sharing import identity, node, routes
+from xpushare.sharing import identity, naming, node, routes
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Opener, Peers
 
@@ -249,9 +250,9 @@ def test_a_name_whose_remover_never_ends() -> None:
         xs.unpublish("name")
 
         def hold(path: str) -> None:
-            file = kept["file"] = open(path, "xb")  # noqa: SIM115
-            os.fchmod(file.fileno(), 0o600)
-            fcntl.lockf(file.fileno(), fcntl.LOCK_EX, 1, 1)
+            with open(path, "xb") as file:
+                os.fchmod(file.fileno(), 0o600)
+            kept["lock"] = NameLock.take(path, None, naming._REAPER_AT)
 
         child.call(hold, str(folder / "name"))
         start = time.monotonic()
