@@ -421,7 +421,7 @@ def test_an_owner_that_becomes_another_program_is_gone() -> None:
 @traced
 @pytest.mark.parametrize("how", STEPS)
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a member"])
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=exhaustive)])
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.timeout(600)
 def test_a_death_at_each_call_of_a_life_is_replaced(how: str, beside: bool, stride: int) -> None:
     """A process makes or joins it, and leaves, and dies at one of the calls. The next process gets in, and the last

@@ -92,7 +92,7 @@ def test_every_class_is_here() -> None:
     _withdraw_all()
     made = {type(each) for each in things}
     assert made == set(CLASSES)
-    others = {xs.Channel, xs.Lock, xs.Atomic}  # of processes together: tests/channels
+    others = {xs.Channel, xs.Frame, xs.Lock, xs.Atomic}  # of processes together: tests/channels
     assert made | others == {each for name in xs.__all__ if hasattr(each := getattr(xs, name), "closed")}
 
 
