@@ -15,7 +15,8 @@ from documented import PAGES, ROOT, Block
 FRAGMENTS = ("docs/engines/", "docs/dma-bufs.md")  # need a program of vLLM, SGLang …, or a driver's dma-buf
 # Classes that have a page though they are not in `xpushare`: what channels give, and an integration's.
 UNNAMED = {
-    "arrays.names.Watch", "core.event.Times", "sharing.handle.Exporter", "sharing.survey.Row", "integrations.batches.Batches",
+    "arrays.names.Watch", "core.event.Times", "sharing.handle.Exporter", "sharing.survey.Row",
+    "integrations.batches.Batches",
     *(f"integrations.{name}" for name in ("torch", "cupy", "jax", "otel")),
 }  # fmt: skip
 
