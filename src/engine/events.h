@@ -382,8 +382,6 @@ int xp_pidfd_getfd(int pidfd, int fd); /* an fd, or -1 and errno */
 int xp_close_received(int fd);         /* an fd that a peer gave us; as close() */
 int xp_lock_for_life(int fd, int64_t at); /* as xp_lock, as long as `fd` is open, whatever else xp_close_received closes */
 int xp_unlock_for_life(int fd, int64_t at);
-int xp_replace_for_life(int fd, int by); /* let `fd` be another file, without locks; closes `by`, on which there are none */
-bool xp_locked_for_life(dev_t dev, ino_t ino); /* any byte of that file */
 void xp_close_locked(int fd);                  /* `fd` and its locks; as close() */
 void xp_life_locks_fork_prepare(void);
 void xp_life_locks_fork_parent(void);

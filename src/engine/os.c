@@ -217,7 +217,6 @@ static int set_lock(int fd, int64_t at, short type)
 }
 
 int xp_lock(int fd, int64_t at, bool take) { return set_lock(fd, at, take ? F_WRLCK : F_UNLCK); }
-int xp_lock_shared(int fd, int64_t at) { return set_lock(fd, at, F_RDLCK); }
 
 int xp_lock_holder(int fd, int64_t at, int *pid) { return xp_lock_holder_among(fd, at, 1, pid); }
 

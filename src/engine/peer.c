@@ -114,29 +114,6 @@ int xp_unlock_for_life(int fd, int64_t at)
     return rc;
 }
 
-int xp_replace_for_life(int fd, int by)
-{
-    struct stat file;
-    if (fstat(fd, &file) < 0)
-        return errno;
-    pthread_mutex_lock(&life_locks_mu);
-    int rc = dup3(by, fd, O_CLOEXEC) < 0 ? errno : 0;
-    if (rc == 0)
-        forget(fd, &file, -1);
-    pthread_mutex_unlock(&life_locks_mu);
-    close(by);
-    return rc;
-}
-
-bool xp_locked_for_life(dev_t dev, ino_t ino)
-{
-    struct stat file = {.st_dev = dev, .st_ino = ino};
-    pthread_mutex_lock(&life_locks_mu);
-    bool ours = next_on(*bucket_of(&file), &file) != NULL;
-    pthread_mutex_unlock(&life_locks_mu);
-    return ours;
-}
-
 /* Close an fd of a file on which there are such locks. False if there are none. */
 static bool close_locked(int fd, const struct stat *file)
 {

@@ -75,7 +75,6 @@ bool xp_pid_ours(int pid); /* a process of this user, as members are */
 bool xp_pid_exiting(int pid); /* the kernel tears it down: its threads run no more, and it has not ended; false: or not known */
 bool xp_pidfd_readable(int pidfd);
 int xp_lock(int fd, int64_t at, bool take);       /* 0 or errno (EAGAIN: another process holds it) */
-int xp_lock_shared(int fd, int64_t at);           /* likewise, with other processes that share it */
 int xp_lock_holder(int fd, int64_t at, int *pid); /* 1: another process holds it, 0: none does, -1: errno */
 int xp_lock_holder_among(int fd, int64_t at, int64_t count, int *pid); /* any of so many bytes */
 uint64_t xp_pid_namespace(void);                  /* 0: not known */

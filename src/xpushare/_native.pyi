@@ -149,16 +149,8 @@ def meet(
 def dead(pidfds: Sequence[int]) -> list[int]:
     """Return those of the `pidfds` whose process has died, by one poll(2) that does not wait."""
 
-def lock(fd: int, at: int, kind: Literal["shared", "for life"] = ..., /) -> bool:
-    """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it.
-
-    "shared" takes a read lock. "for life" takes a write lock and holds it as long as `fd` is open: the kernel drops a
-    POSIX lock when the process closes any descriptor of the file, even one that a peer has sent, so `OwnedFd.close`
-    takes the lock again.
-    """
-
-def locked_for_life(device: int, inode: int) -> bool:
-    """Return whether this process holds a lock "for life" on this file."""
+def lock(fd: int, at: int, /) -> bool:
+    """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it."""
 
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
     """Return the numbers of the descriptors in `folder` (a /proc/PID/fd) whose link targets begin with `first` or

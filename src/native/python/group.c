@@ -130,14 +130,15 @@ static PyObject *group_begin(PyObject *self, PyObject *args)
     return Py_BuildValue("(IK)", p, (unsigned long long)generation);
 }
 
+/* Who only looks at a group has no index, and attaches to nothing. */
 static xp_group *place_of(PyObject *self, PyObject *arg, uint32_t *p)
 {
     xp_group *g = group(self);
     if (g == NULL || xp_as_u32(arg, p) < 0)
         return NULL;
-    if (*p < g->places)
+    if (*p < g->places && g->member < g->count)
         return g;
-    PyErr_SetString(PyExc_ValueError, "the group has no such place");
+    PyErr_SetString(PyExc_ValueError, "the group has no such place, or this process is no member");
     return NULL;
 }
 
@@ -181,7 +182,7 @@ static PyObject *group_end_place(PyObject *self, PyObject *args)
     if (g == NULL)
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    if (p < g->places)
+    if (p < g->places && g->member < g->count)
         ended = xp_place_end(g, p, generation);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(ended);

@@ -68,30 +68,14 @@ static int lock_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_s
     return *at == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* lock(fd, at[, kind]): see _native.pyi */
 static PyObject *lock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
-    int fd, rc;
+    int fd;
     int64_t at;
-    if (lock_args("lock", args, n, 3, &fd, &at) < 0)
+    if (lock_args("lock", args, n, 2, &fd, &at) < 0)
         return NULL;
-    if (n == 2)
-        rc = xp_lock(fd, at, true);
-    else if (PyUnicode_CompareWithASCIIString(args[2], "shared") == 0)
-        rc = xp_lock_shared(fd, at);
-    else if (PyUnicode_CompareWithASCIIString(args[2], "for life") == 0)
-        rc = xp_lock_for_life(fd, at);
-    else
-        return PyErr_Format(PyExc_ValueError, "lock(): no such kind: %R", args[2]);
+    int rc = xp_lock(fd, at, true);
     return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
-}
-
-static PyObject *locked_for_life(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    if (xp_arity("locked_for_life", n, 2, 2) < 0)
-        return NULL;
-    uint64_t device = PyLong_AsUnsignedLongLong(args[0]), inode = PyLong_AsUnsignedLongLong(args[1]);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(xp_locked_for_life((dev_t)device, (ino_t)inode));
 }
 
 static PyObject *lock_holder(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
@@ -314,7 +298,6 @@ XP_PART(process,
                      {"library_loads", library_loads, METH_NOARGS, NULL},
                      {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},
                      {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
-                     {"locked_for_life", XP_FAST(locked_for_life), METH_FASTCALL, NULL},
                      {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
                      {"load64", XP_FAST(load64), METH_FASTCALL, NULL},
                      {"store64", XP_FAST(store64), METH_FASTCALL, NULL},
